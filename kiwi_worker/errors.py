@@ -1,0 +1,170 @@
+"""Every error this package raises, as one tree:
+
+    KiwiWorkerError
+    ├── SettingsError            a setting is missing, misspelt or out of range        (exit status 78)
+    ├── DefinitionError          a handler, a hook or a method name cannot be served   (78)
+    ├── StartError               the worker could not start                            (1)
+    │   ├── AuthenticationError  the credentials were refused                          (77)
+    │   ├── RegistrationError    the registration was refused                          (78)
+    │   ├── ProbePortError       the wake-up probe port could not be bound             (78)
+    │   ├── JournalError         the journal is unusable, foreign or corrupt           (78)
+    │   ├── HookError            a start hook raised                                   (1)
+    │   └── UnreachableError     the server was not reached within the start-up limit  (69)
+    ├── ForgottenError           the middleware no longer knows this worker            (75)
+    ├── TransportError           a call over the network did not bring an answer
+    │   ├── NotSent              it failed before any byte of the request was sent: repeating is safe
+    │   └── Ambiguous            bytes were sent and no whole answer came: it may have been done
+    ├── ProtocolError            an answer came and it is not what the protocol page says
+    ├── InvalidParameters        the params of a message do not fit the handler's signature
+    ├── UnencodableResult        what the handler returned has no JSON form
+    ├── MethodFailed             raised by a handler: answer `failed` with this text
+    ├── MethodError              raised by a handler: answer `error` with this text
+    └── CallError                a call through a client did not bring a result
+
+Errors carry their facts as attributes; their text says what happened, to what, and what to do. No error
+holds a secret, a token or a settings value in its text.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Ambiguous",
+    "AuthenticationError",
+    "CallError",
+    "DefinitionError",
+    "ForgottenError",
+    "HookError",
+    "InvalidParameters",
+    "JournalError",
+    "KiwiWorkerError",
+    "MethodError",
+    "MethodFailed",
+    "NotSent",
+    "ProbePortError",
+    "ProtocolError",
+    "RegistrationError",
+    "SettingsError",
+    "StartError",
+    "TransportError",
+    "UnencodableResult",
+    "UnreachableError",
+]
+
+
+class KiwiWorkerError(Exception):
+    """The base of every error of this package."""
+
+    exit_status = 1
+    """The status a command line ends with when this error stops it."""
+
+
+class SettingsError(KiwiWorkerError):
+    """A setting is missing, misspelt or out of range.
+
+    Args:
+        key: the setting, as the person wrote it (keyword, variable, file key or option).
+        problem: what is wrong with it, and what would be right. Never the value of a secret.
+    """
+
+    exit_status = 78
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"{key}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+class DefinitionError(KiwiWorkerError):
+    """A handler, a hook or a method name cannot be served; raised where it is defined."""
+
+    exit_status = 78
+
+
+class StartError(KiwiWorkerError):
+    """The worker could not start."""
+
+
+class AuthenticationError(StartError):
+    """The credentials were refused, or the token is not this worker's."""
+
+    exit_status = 77
+
+
+class RegistrationError(StartError):
+    """The registration was refused."""
+
+    exit_status = 78
+
+
+class ProbePortError(StartError):
+    """The wake-up probe port could not be bound."""
+
+    exit_status = 78
+
+
+class JournalError(StartError):
+    """The journal is unusable, belongs to another worker, or is corrupt."""
+
+    exit_status = 78
+
+
+class HookError(StartError):
+    """A start hook raised."""
+
+
+class UnreachableError(StartError):
+    """The server was not reached within the start-up limit."""
+
+    exit_status = 69
+
+
+class ForgottenError(KiwiWorkerError):
+    """The middleware no longer knows this worker; a new process may register again."""
+
+    exit_status = 75
+
+
+class TransportError(KiwiWorkerError):
+    """A call over the network did not bring an answer."""
+
+
+class NotSent(TransportError):
+    """The call failed before any byte of the request was sent: repeating it is safe."""
+
+
+class Ambiguous(TransportError):
+    """Bytes of the request were sent and no whole answer came: the server may have acted on it.
+
+    Attributes:
+        status: the status of an answer whose body broke off, or None when not even its head came.
+        partial_body: the bytes of the body that did come.
+    """
+
+    def __init__(self, text: str, *, status: int | None = None, partial_body: bytes = b"") -> None:
+        super().__init__(text)
+        self.status = status
+        self.partial_body = partial_body
+
+
+class ProtocolError(KiwiWorkerError):
+    """An answer came and it is not what the protocol page says."""
+
+
+class InvalidParameters(KiwiWorkerError):
+    """The params of a message do not fit the handler's signature; the text names the path and the type."""
+
+
+class UnencodableResult(KiwiWorkerError):
+    """What the handler returned has no JSON form; the text names the type and, where known, the path."""
+
+
+class MethodFailed(KiwiWorkerError):
+    """Raise it in a handler to answer `failed`, with exactly this text for the client."""
+
+
+class MethodError(KiwiWorkerError):
+    """Raise it in a handler to answer `error`, with exactly this text for the client."""
+
+
+class CallError(KiwiWorkerError):
+    """A call through a client did not bring a result."""
