@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         WrongLength,
     )
     from kiwi_worker.testing.schedule import ArmedFault
-    from kiwi_worker.testing.server import KiwiServer, MisbehavingServer
+    from kiwi_worker.testing.server import KiwiServer, MisbehavingServer, OrbitServer
 
 __all__ = [
     "ArmedFault",
@@ -66,6 +66,7 @@ __all__ = [
     "KiwiServer",
     "MisbehavingServer",
     "NotHttp",
+    "OrbitServer",
     "PartialBody",
     "Redeliver",
     "Redirect",

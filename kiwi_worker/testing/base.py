@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiwi_worker.testing.calls import Call, CallLog, Outcome
 from kiwi_worker.testing.control import answer_control
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from kiwi_worker.testing.kiwi_server import KiwiServer
+    from kiwi_worker.testing.orbit_server import OrbitServer
 
 __all__ = ["MisbehavingServer"]
 
@@ -57,6 +58,9 @@ class MisbehavingServer:
 
     kiwi: ClassVar[type[KiwiServer]]
     """The server side of the Kiwi worker protocol."""
+
+    orbit: ClassVar[type[OrbitServer]]
+    """The server side of the ORBIT worker protocol, over HTTP."""
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
@@ -256,7 +260,6 @@ class MisbehavingServer:
 
     def _control(self, request: Request) -> Reply | None:
         """The answer of a control path, or None when it is none."""
-
         return answer_control(self, request) if request.path.startswith("/_") else None
 
     def _serve(self, sock: socket.socket, number: int) -> None:

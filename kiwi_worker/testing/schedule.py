@@ -46,6 +46,7 @@ class ArmedFault:
             self.moment == moment
             and self.left != 0
             and (self.idle_too or not idle)
+            and (not self.fault.calls or call.name in self.fault.calls)
             and self._is_target(call)
             and (self._where is None or self._where(call))
         )
@@ -91,7 +92,7 @@ class FaultSchedule:
         Raises:
             ValueError: the target, the moment, the count or the probability makes no sense.
         """
-        self._check_target(target)
+        self._check_target(target, fault)
         moment = _moment(fault, after)
         armed = ArmedFault(target, fault, moment, _limit(times, probability), probability, idle_too, 0, where)
         with self._changed:
@@ -128,7 +129,9 @@ class FaultSchedule:
         self._changed.notify_all()
         return armed
 
-    def _check_target(self, target: str) -> None:
+    def _check_target(self, target: str, fault: Fault) -> None:
+        if fault.calls and target in self._names - fault.calls:
+            raise ValueError(f"{type(fault).__name__} strikes only {', '.join(sorted(fault.calls))}")
         if target != "*" and not target.startswith("/") and target not in self._names:
             names = ", ".join(sorted(self._names))
             raise ValueError(f"no call is named {target!r}: use one of {names}, a /path/pattern, or *")
