@@ -13,12 +13,14 @@
     ├── ForgottenError           the middleware no longer knows this worker            (75)
     ├── TransportError           a call over the network did not bring an answer
     │   ├── NotSent              it failed before any byte of the request was sent: repeating is safe
+    │   │   └── TokenUnavailable no token can be had just now, so the call that needs it was not made
     │   └── Ambiguous            bytes were sent and no whole answer came: it may have been done
     ├── ProtocolError            an answer came and it is not what the protocol page says
     ├── InvalidParameters        the params of a message do not fit the handler's signature
     ├── UnencodableResult        what the handler returned has no JSON form
-    ├── MethodFailed             raised by a handler: answer `failed` with this text
-    ├── MethodError              raised by a handler: answer `error` with this text
+    ├── DeliberateError          raised by a handler to choose its answer
+    │   ├── MethodFailed         answer `failed` with this text
+    │   └── MethodError          answer `error` with this text
     └── CallError                a call through a client did not bring a result
 
 Errors carry their facts as attributes; their text says what happened, to what, and what to do. No error
@@ -27,11 +29,16 @@ holds a secret, a token or a settings value in its text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 __all__ = [
     "Ambiguous",
     "AuthenticationError",
     "CallError",
     "DefinitionError",
+    "DeliberateError",
     "ForgottenError",
     "HookError",
     "InvalidParameters",
@@ -45,6 +52,7 @@ __all__ = [
     "RegistrationError",
     "SettingsError",
     "StartError",
+    "TokenUnavailable",
     "TransportError",
     "UnencodableResult",
     "UnreachableError",
@@ -85,9 +93,19 @@ class StartError(KiwiWorkerError):
 
 
 class AuthenticationError(StartError):
-    """The credentials were refused, or the token is not this worker's."""
+    """The credentials were refused, or the token is not this worker's: trying again will not help by itself.
+
+    Attributes:
+        status: the status the token endpoint answered with; None when the token itself was the trouble.
+        retry_seconds: how long no further attempt is made, counted from when this was raised.
+    """
 
     exit_status = 77
+
+    def __init__(self, text: str, *, status: int | None = None, retry_seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry_seconds = retry_seconds
 
 
 class RegistrationError(StartError):
@@ -97,9 +115,19 @@ class RegistrationError(StartError):
 
 
 class ProbePortError(StartError):
-    """The wake-up probe port could not be bound."""
+    """The wake-up probe port could not be bound.
+
+    Attributes:
+        address: the address it was to be bound to.
+        port: the port.
+    """
 
     exit_status = 78
+
+    def __init__(self, text: str, *, address: str = "", port: int = 0) -> None:
+        super().__init__(text)
+        self.address = address
+        self.port = port
 
 
 class JournalError(StartError):
@@ -132,6 +160,18 @@ class NotSent(TransportError):
     """The call failed before any byte of the request was sent: repeating it is safe."""
 
 
+class TokenUnavailable(NotSent):
+    """No token can be had just now, for a reason that passes; the call that needs it was not made.
+
+    Attributes:
+        retry_seconds: how long no further attempt is made, counted from when this was raised.
+    """
+
+    def __init__(self, text: str, *, retry_seconds: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_seconds = retry_seconds
+
+
 class Ambiguous(TransportError):
     """Bytes of the request were sent and no whole answer came: the server may have acted on it.
 
@@ -158,12 +198,26 @@ class UnencodableResult(KiwiWorkerError):
     """What the handler returned has no JSON form; the text names the type and, where known, the path."""
 
 
-class MethodFailed(KiwiWorkerError):
+class DeliberateError(KiwiWorkerError):
+    """Raised by a handler to choose its answer.
+
+    Attributes:
+        answer: what the answer shall say, in the words of the binding that reads it.
+    """
+
+    answer: Mapping[str, Any] = MappingProxyType({})
+
+
+class MethodFailed(DeliberateError):
     """Raise it in a handler to answer `failed`, with exactly this text for the client."""
 
+    answer = MappingProxyType({"status": "failed"})
 
-class MethodError(KiwiWorkerError):
+
+class MethodError(DeliberateError):
     """Raise it in a handler to answer `error`, with exactly this text for the client."""
+
+    answer = MappingProxyType({"status": "error"})
 
 
 class CallError(KiwiWorkerError):
