@@ -45,6 +45,9 @@ if TYPE_CHECKING:
         WrongJson,
         WrongLength,
     )
+    from kiwi_worker.testing.link import StruckFault
+    from kiwi_worker.testing.orbit_tasks import TaskResult
+    from kiwi_worker.testing.proxy import FaultProxy
     from kiwi_worker.testing.schedule import ArmedFault
     from kiwi_worker.testing.server import KiwiServer, MisbehavingServer, OrbitServer
 
@@ -61,6 +64,7 @@ __all__ = [
     "ExpiredToken",
     "ExtraBytes",
     "Fault",
+    "FaultProxy",
     "HalfOpen",
     "Html502",
     "KiwiServer",
@@ -74,6 +78,8 @@ __all__ = [
     "SlowLink",
     "Stall",
     "Status",
+    "StruckFault",
+    "TaskResult",
     "TooManyRequests",
     "UntilClose",
     "WrongClock",
@@ -81,7 +87,7 @@ __all__ = [
     "WrongLength",
 ]
 
-_HOMES = ("faults", "calls", "schedule", "server")
+_HOMES = ("faults", "calls", "schedule", "server", "proxy", "link", "orbit_tasks")
 
 
 def __getattr__(name: str) -> object:

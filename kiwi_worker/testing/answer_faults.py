@@ -1,4 +1,4 @@
-"""Faults of the answer: another one than the protocol's, or the right one framed in an unusual or a wrong way."""
+"""Faults of the answer: another one than the protocol's, or the right one in an unusual or wrong frame."""
 
 from __future__ import annotations
 

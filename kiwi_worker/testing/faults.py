@@ -101,7 +101,8 @@ def fault_named(name: str, **arguments: object) -> Fault:
 
 
 def _all_faults() -> dict[str, type[Fault]]:
-    return {kind.__name__: kind for kind in Fault.__subclasses__() if kind.__name__ in __all__}
+    named = {name: globals()[name] for name in __all__ if name != "Fault"}
+    return {name: kind for name, kind in named.items() if isinstance(kind, type)}
 
 
 def _fitting(value: object, kind: str) -> object:

@@ -15,6 +15,7 @@ from kiwi_worker.testing.calls import Call
 from kiwi_worker.testing.exchange import Exchange
 from kiwi_worker.testing.kiwi_answers import AnswerBook
 from kiwi_worker.testing.kiwi_queue import Message, MessageQueue
+from kiwi_worker.testing.kiwi_rules import violations_of
 from kiwi_worker.testing.kiwi_tokens import TokenDesk, TokenShape
 from kiwi_worker.testing.prober import Prober, wake_packet
 from kiwi_worker.testing.wire import Reply, Request
@@ -85,6 +86,8 @@ class KiwiServer(MisbehavingServer):
         self._heartbeats: list[tuple[str, float]] = []
         self._shutdowns: list[str] = []
         self._forgotten: set[str] = set()
+        self._violations: list[str] = []
+        self._locking: set[str] = set()
 
     def start(self) -> None:
         """Listen and serve; see `MisbehavingServer.start`."""
@@ -238,6 +241,11 @@ class KiwiServer(MisbehavingServer):
         return self._look(lambda: dict(self._queue.locks))
 
     @property
+    def violations(self) -> list[str]:
+        """What workers did against the protocol page so far, one sentence each."""
+        return self._look(lambda: list(self._violations))
+
+    @property
     def probe_answers(self) -> list[str]:
         """Every datagram that came back for wake-up packets, in order."""
         return self._prober.answers
@@ -289,6 +297,16 @@ class KiwiServer(MisbehavingServer):
         self._look(lambda: self._answers.check(request_id, status))
         return response
 
+    def assert_protocol_kept(self) -> None:
+        """Assert that no worker did anything against the protocol page.
+
+        Raises:
+            AssertionError: one did; the text lists everything.
+        """
+        broken = self.violations
+        if broken:
+            raise AssertionError("against the protocol page: " + "; ".join(broken))
+
     def enqueue_described(self, keywords: dict[str, Any]) -> str:
         """`enqueue` with these keywords, for the control path."""
         return self.enqueue(**keywords)
@@ -307,10 +325,8 @@ class KiwiServer(MisbehavingServer):
 
     def _perform(self, exchange: Exchange) -> Reply:
         call = exchange.call
-        if call.name == "token":
-            return self._token(exchange)
-        if call.name == "other":
-            return Reply(404, b'{"error": "no such path"}')
+        if call.name in ("token", "other"):
+            return self._anonymous(exchange)
         with self._changed:
             authorization = call.request.header("authorization")
             if exchange.token_expired:
@@ -318,14 +334,31 @@ class KiwiServer(MisbehavingServer):
             call.worker_id = self._desk.owner(authorization)
             if call.worker_id is None:
                 return Reply(401, b'{"error": "invalid_token"}')
+            self._violations += self._broken_rules(call)
         handler: Callable[[Exchange, str], Reply] = getattr(self, f"_{call.name}")
         return handler(exchange, call.worker_id)
+
+    def _broken_rules(self, call: Call) -> list[str]:
+        answered = (call.request.json_object() or {}).get("request_id") if call.name == "respond" else None
+        return violations_of(
+            call,
+            is_registered=any(entry["worker_id"] == call.worker_id for entry in self._registrations),
+            locked_by=self._queue.locks.get(str(answered)),
+            needs_lock=answered in self._locking,
+        )
 
     def _take_back(self, reply: Reply) -> None:
         with self._changed:
             messages = cast("tuple[Message, ...]", reply.taken)
             self._queue.put_back(messages)
             self._changed.notify_all()
+
+    def _anonymous(self, exchange: Exchange) -> Reply:
+        with self._changed:
+            self._violations += self._broken_rules(exchange.call)
+        if exchange.call.name == "token":
+            return self._token(exchange)
+        return Reply(404, b'{"error": "no such path"}')
 
     def _token(self, exchange: Exchange) -> Reply:
         form = dict(parse_qsl(exchange.request.body.decode("utf-8", "replace"), keep_blank_values=True))
@@ -334,7 +367,7 @@ class KiwiServer(MisbehavingServer):
             return self._desk.answer(form, exchange.clock_offset_seconds, exchange.token_expired)
 
     def _register(self, exchange: Exchange, worker_id: str) -> Reply:
-        body = _decoded(exchange.request)
+        body = exchange.request.json_object()
         if body is None or body.get("worker_id") != worker_id:
             return Reply(400, b'{"error": "worker_id is not the token\'s"}')
         with self._changed:
@@ -363,7 +396,7 @@ class KiwiServer(MisbehavingServer):
         return Reply(status, b"true" if status < 300 else b"false")
 
     def _respond(self, exchange: Exchange, worker_id: str) -> Reply:
-        body = _decoded(exchange.request)
+        body = exchange.request.json_object()
         if body is None or not isinstance(body.get("request_id"), str):
             return Reply(400, b'{"error": "request_id is missing"}')
         with self._changed:
@@ -373,7 +406,7 @@ class KiwiServer(MisbehavingServer):
         return Reply(200, b"true") if accepted else Reply(409, b'{"error": "answered before"}')
 
     def _feedback(self, exchange: Exchange, worker_id: str) -> Reply:
-        body = _decoded(exchange.request)
+        body = exchange.request.json_object()
         if body is None:
             return Reply(400, b'{"error": "no JSON object"}')
         with self._changed:
@@ -403,6 +436,8 @@ class KiwiServer(MisbehavingServer):
     def _put(self, message: Message) -> None:
         with self._changed:
             self._queue.put(message)
+            if message.lock_required and message.request_id is not None:
+                self._locking.add(message.request_id)
             self._changed.notify_all()
         if self.probes:
             self._wake_lazy(message)
@@ -425,16 +460,3 @@ class KiwiServer(MisbehavingServer):
             if worker_id in (None, entry.get("worker_id")) and entry.get("ip") and entry.get("port"):
                 return str(entry["ip"]), int(entry["port"])
         raise LookupError(f"no worker {worker_id or ''} has registered with an ip and a port")
-
-
-def _decoded(request: Request) -> dict[str, Any] | None:
-    try:
-        body = json.loads(request.body)
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) else None
-
-
-def sent_by(worker_id: str) -> Callable[[Call], bool]:
-    """A `where` for faults and waits: calls of this worker's token."""
-    return lambda call: call.worker_id == worker_id

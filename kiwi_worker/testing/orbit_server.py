@@ -250,7 +250,7 @@ class OrbitServer(MisbehavingServer):
         name, request = exchange.call.name, exchange.request
         if name == "other":
             return _error(404, "NOT_FOUND", "no such endpoint")
-        body = _decoded(request)
+        body = request.json_object()
         if body is None:
             return _text(400, "the body is not valid JSON")
         missing = [field for field in _REQUIRED[name] if body.get(field) is None]
@@ -400,14 +400,6 @@ def _contracts(listed: object) -> frozenset[tuple[str, str]]:
         for entry in listed
         if isinstance(entry, dict)
     )
-
-
-def _decoded(request: Request) -> dict[str, Any] | None:
-    try:
-        body = json.loads(request.body)
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) else None
 
 
 def _json(fields: dict[str, Any]) -> Reply:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import select
+import json
+import selectors
 import socket
 import struct
 import time
@@ -11,11 +12,12 @@ from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import cached_property
 from http import HTTPStatus
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, unquote
 
-__all__ = ["BadRequest", "Line", "Reply", "Request", "http_date"]
+__all__ = ["BadRequest", "Line", "Reply", "Request", "http_date", "is_ready"]
 
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 _LONGEST_LINE = 65536
 _LONGEST_BODY = 256 * 1024 * 1024
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -59,6 +61,14 @@ class Request:
     def header(self, name: str) -> str | None:
         """The first value of this header, or None; the name in any case."""
         return _first(self.headers, name)
+
+    def json_object(self) -> dict[str, Any] | None:
+        """The body as a JSON object, or None when it is something else."""
+        try:
+            body = json.loads(self.body)
+        except ValueError:
+            return None
+        return body if isinstance(body, dict) else None
 
     @property
     def wants_close(self) -> bool:
@@ -156,8 +166,9 @@ class Line:
     def is_gone(self) -> bool:
         """Whether the client has closed its side (not known over TLS: False there)."""
         try:
-            ready = select.select([self._sock], [], [], 0)[0]
-            return bool(ready) and self._sock.recv(1, socket.MSG_PEEK) == b""
+            return (
+                is_ready(self._sock, selectors.EVENT_READ, 0) and self._sock.recv(1, socket.MSG_PEEK) == b""
+            )
         except ValueError:
             return False
         except OSError:
@@ -232,3 +243,11 @@ def _reason(status: int) -> str:
 def http_date(seconds_from_now: float) -> str:
     """An HTTP date this many seconds from now."""
     return formatdate(time.time() + seconds_from_now, usegmt=True)
+
+
+def is_ready(sock: socket.socket, event: int, seconds: float) -> bool:
+    """Wait at most so long until the socket is ready for `selectors.EVENT_READ` or `EVENT_WRITE`."""
+    # Not `select.select`: it refuses descriptors over 1023, which a test with many workers reaches.
+    with _Selector() as selector:
+        selector.register(sock, event)
+        return bool(selector.select(seconds))
