@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from ..errors import SettingsError
 from .declare import settings_of
@@ -17,7 +17,7 @@ __all__ = ["Settings"]
 S = TypeVar("S", bound="Settings")
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class Settings:
     """The base of every settings object: frozen, checked when it is made, masked when it is shown.
 
@@ -37,7 +37,7 @@ class Settings:
     credential: ClassVar[tuple[str, str] | None] = None
     """The keys of the secret this class has, and of the file it may be read from."""
 
-    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict, kw_only=True, compare=False)
+    origins: Mapping[str, Origin] = dataclasses.field(default_factory=dict, compare=False)
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -109,7 +109,7 @@ class Settings:
             raise SettingsError(key, f"is no setting of {type(self).__name__}")
         return self.origins.get(key, Origin("default", key))
 
-    def _refuse(self, key: str, problem: str) -> None:
+    def _refuse(self, key: str, problem: str) -> NoReturn:
         raise SettingsError(self.written_as(key), problem)
 
     def _check_together(self) -> None:

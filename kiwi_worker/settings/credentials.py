@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ..errors import SettingsError
 from .base import Settings
 from .declare import Setting, settings_of
+from .kinds import Misfit
 from .secret import Secret
 
 __all__ = ["secret_reader"]
@@ -28,7 +29,9 @@ class _StandardInput:
     def read(self) -> bytes:
         with self._lock:
             if self._kept is None:
-                self._kept = Secret(sys.stdin.buffer.read(LARGEST_SECRET + 1).decode("latin-1"))
+                # Windows services have no standard input at all.
+                content = sys.stdin.buffer.read(LARGEST_SECRET + 1) if sys.stdin else b""
+                self._kept = Secret(content.decode("latin-1"))
             return self._kept.reveal().encode("latin-1")
 
 
@@ -68,8 +71,16 @@ class _FileReader:
         if len(content) > LARGEST_SECRET:
             raise self._error("is too large to be a secret")
         text = self._decoded(content).removesuffix("\n").removesuffix("\r")
-        secret: Secret = self.declared.convert(text, f"{self.written_as}: the content of {self._name}")
-        return secret.reveal()
+        return self._accepted(text).reveal()
+
+    def _accepted(self, text: str) -> Secret:
+        try:
+            secret: Secret = self.declared.kind.convert(text)
+        except Misfit as misfit:
+            problem = str(misfit)
+        else:
+            return secret
+        raise self._error(problem)
 
     @property
     def _name(self) -> str:

@@ -86,8 +86,15 @@ class Kind(Generic[T]):
         return str(value)
 
 
+def encodable(text: str) -> bool:
+    """Whether the text can be sent as UTF-8; undecodable bytes of the environment cannot."""
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
+
+
 class Text(Kind[str]):
     """Text on one line, without surrounding white space, never empty."""
+
+    utf8_only = True
 
     def __init__(self, longest: int = 4096) -> None:
         self.longest = longest
@@ -100,6 +107,8 @@ class Text(Kind[str]):
             raise Misfit("holds a line break or another control character")
         if len(text) > self.longest:
             raise Misfit(f"is longer than {self.longest} characters")
+        if self.utf8_only and not encodable(text):
+            raise Misfit("is not UTF-8 text")
         return text
 
 
@@ -154,6 +163,7 @@ class Path(Text):
 
     noun = "path"
     metavar = "PATH"
+    utf8_only = False  # A file system may hold names that are no UTF-8; Python hands them through.
 
     def read(self, text: str) -> str:
         return os.path.expanduser(super().read(text))
@@ -360,7 +370,9 @@ class ListOf(Kind[tuple[T, ...]]):
         return items
 
     def write(self, value: tuple[T, ...]) -> str:
-        return as_json([self.item.write(item) for item in value])
+        texts = [self.item.write(item) for item in value]
+        plain = texts and not any("," in text or text.startswith("[") for text in texts)
+        return ",".join(texts) if plain else as_json(texts)
 
 
 class TextMap(Kind[Mapping[str, str]]):
@@ -427,6 +439,8 @@ class SecretText(Kind[Secret]):
             raise Misfit("is empty")
         if self.header and not _TOKEN.fullmatch(secret.reveal()):
             raise Misfit("holds white space or a character that no header may carry")
+        if not encodable(secret.reveal()):
+            raise Misfit("is not UTF-8 text")
         return secret
 
     def write(self, value: Secret) -> str:

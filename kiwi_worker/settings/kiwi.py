@@ -32,7 +32,7 @@ __all__ = ["KiwiSettings"]
 _PLATFORM = "windows" if sys.platform == "win32" else sys.platform
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class KiwiSettings(WorkerSettings):
     """Everything a Kiwi worker can be told, each setting from a `KIWI_*` variable."""
 

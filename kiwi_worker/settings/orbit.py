@@ -13,7 +13,7 @@ from .worker import WorkerSettings
 __all__ = ["OrbitSettings"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class OrbitSettings(WorkerSettings):
     """Everything an ORBIT worker can be told: its own from `ORBIT_*`, the shared ones from `KIWI_*`."""
 

@@ -29,6 +29,9 @@ class Secret:
     def __str__(self) -> str:
         return MASK
 
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and self._text == other._text
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import SettingsError
 from .declare import Setting, settings_of
-from .variables import is_service_link, nearest_name, registered_classes
+from .variables import is_service_address, nearest_name, registered_classes
 
 __all__ = [
     "Found",
@@ -73,8 +73,7 @@ def _in_environment(setting: Setting, environ: Mapping[str, str]) -> Found | Non
 
 
 def _counts_as_unset(setting: Setting, name: str, value: str) -> bool:
-    # A service named kiwi-health makes Kubernetes set KIWI_HEALTH_PORT to an address.
-    return (setting.kind.empty_is_unset and not value.strip()) or is_service_link(name, value)
+    return (setting.kind.empty_is_unset and not value.strip()) or is_service_address(name, value)
 
 
 def file_layer(cls: type[Any], path: str | os.PathLike[str], written_as: str) -> Layer:

@@ -15,7 +15,14 @@ from typing import Any
 
 from .declare import settings_of
 
-__all__ = ["is_service_link", "nearest_name", "register", "registered_classes", "warn_unknown_variables"]
+__all__ = [
+    "is_service_address",
+    "is_service_link",
+    "nearest_name",
+    "register",
+    "registered_classes",
+    "warn_unknown_variables",
+]
 
 log = logging.getLogger("kiwi_worker.settings")
 
@@ -53,6 +60,14 @@ def registered_classes() -> tuple[type[Any], ...]:
 def is_service_link(name: str, value: str) -> bool:
     """Whether Kubernetes made this variable, by the form of its name and of its value."""
     return any(names.fullmatch(name) and values.fullmatch(value) for names, values in _SERVICE_LINKS)
+
+
+def is_service_address(name: str, value: str) -> bool:
+    """Whether this is the address of a service, whose variable has the form of a port setting's.
+
+    A service named `kiwi-health` makes Kubernetes set `KIWI_HEALTH_PORT=tcp://10.0.0.1:80`.
+    """
+    return name.endswith("_PORT") and re.fullmatch(_LINK, value) is not None
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

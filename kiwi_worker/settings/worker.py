@@ -19,7 +19,7 @@ def own_worker_id() -> str:
     return f"{gethostname() or 'worker'}-{os.getpid()}"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class WorkerSettings(Settings):
     """The settings both kinds of worker share; every one is read from a `KIWI_*` variable."""
 
@@ -160,7 +160,7 @@ class WorkerSettings(Settings):
         return f"; {self.processes} processes need a port each" if self.processes > 1 else ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class CommandSettings(Settings):
     """What only the commands need; the library itself never configures logging."""
 
