@@ -9,6 +9,10 @@ The file is TOML with the settings as top-level keys::
     middleware_url = "https://middleware.example/kiwi"
     concurrency = 16
     tags = { os = "linux" }
+
+A program with settings of its own subclasses Settings, names its `environment_prefix`, `warned_prefixes` and
+`config_variable`, and declares each with `setting(kind, help, default=...)`; `kiwi_worker.settings.kinds` has
+the kinds.
 """
 
 from __future__ import annotations

@@ -220,7 +220,8 @@ class Url(Text):
 
     def read(self, text: str) -> str:
         text = super().read(text)
-        scheme, mark, _ = text.partition("://")
+        scheme, mark, rest = text.partition("://")
+        text = scheme.lower() + mark + rest
         if not mark or scheme.lower() not in self.schemes:
             raise Misfit(f"is no address that begins with {' or '.join(s + '://' for s in self.schemes)}")
         if not self._well_formed(text):

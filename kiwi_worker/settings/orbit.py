@@ -70,4 +70,4 @@ class OrbitSettings(WorkerSettings):
 
 
 def _scheme(server: str) -> str:
-    return server.partition("://")[0].lower()
+    return server.partition("://")[0]

@@ -5,12 +5,24 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from kiwi_worker.errors import SettingsError
-from kiwi_worker.settings import KiwiSettings, OrbitSettings, Settings
+from kiwi_worker.settings import KiwiSettings, OrbitSettings, Settings, setting
+from kiwi_worker.settings.kinds import Whole
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class OvenSettings(Settings):
+    environment_prefix: ClassVar[str] = "KIWI_OVEN_"
+    warned_prefixes: ClassVar[tuple[str, ...]] = ("KIWI_OVEN_",)
+    config_variable: ClassVar[str] = "KIWI_OVEN_CONFIG"
+
+    degrees: int = setting(Whole(0, 300), "the heat of the oven, in degrees", default=180)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture, cls: type[Settings], environ: dict[str, str]) -> list[str]:
@@ -120,6 +132,23 @@ class TestNotWarned:
 
     def test_an_orbit_variable_by_a_kiwi_worker(self, caplog: pytest.LogCaptureFixture) -> None:
         assert warnings_of(caplog, KiwiSettings, {"ORBIT_ELEMENTS": "6"}) == []
+
+
+class TestSettingsOfAnotherProgram:
+    def test_are_read_by_their_prefix_and_known_to_the_workers(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings = OvenSettings.load(environ={"KIWI_OVEN_DEGREES": "200"})
+        assert settings.degrees == 200
+        assert warnings_of(caplog, KiwiSettings, {"KIWI_OVEN_DEGREES": "200"}) == []
+        assert len(warnings_of(caplog, KiwiSettings, {"KIWI_OVEN_DEGRES": "200"})) == 1
+
+    def test_share_no_file_with_the_workers(self, tmp_path: Path) -> None:
+        file = tmp_path / "oven.toml"
+        file.write_text("degrees = 200\n")
+        assert OvenSettings.load(environ={"KIWI_OVEN_CONFIG": str(file)}).degrees == 200
+        with pytest.raises(SettingsError, match="is a setting of OvenSettings, not of KiwiSettings"):
+            KiwiSettings.load(environ={}, config=file)
 
 
 def test_a_service_link_is_not_taken_for_the_setting_of_that_name() -> None:

@@ -200,7 +200,7 @@ class TestAddresses:
 
     @pytest.mark.parametrize(
         "url",
-        ["http://h", "https://h:1/p/q/", "HTTP://h", "http://u:p@h", "http://[::1]:80", "http://ä.example"],
+        ["http://h", "https://h:1/p/q/", "http://u:p@h", "http://[::1]:80", "http://ä.example"],
     )
     def test_url(self, url: str) -> None:
         assert kiwi(MIDDLEWARE_URL=url).middleware_url == url
@@ -227,9 +227,12 @@ class TestAddresses:
         with pytest.raises(SettingsError, match=r"^KIWI_MIDDLEWARE_URL: is no address"):
             kiwi(MIDDLEWARE_URL=url)
 
+    def test_the_scheme_is_in_small_letters(self) -> None:
+        assert kiwi(MIDDLEWARE_URL="HTTP://h").middleware_url == "http://h"
+
     def test_servers_are_several_of_one_scheme(self) -> None:
         two = OrbitSettings(server="grpcs://a:1, GRPCS://b:2", proto="assumed")  # type: ignore[arg-type]
-        assert two.server == ("grpcs://a:1", "GRPCS://b:2")
+        assert two.server == ("grpcs://a:1", "grpcs://b:2")
         assert two.scheme == "grpcs"
         for servers in ("http://a:1,https://b:2", "grpc://a:1,http://a:1"):
             with pytest.raises(
