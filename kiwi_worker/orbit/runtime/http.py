@@ -18,7 +18,7 @@ import msgspec
 from kiwi_worker.orbit.runtime.bodies import Body, failure_of, parse_body, registration_of
 from kiwi_worker.orbit.runtime.driver import Driver
 from kiwi_worker.orbit.runtime.identities import Caller, Credentials
-from kiwi_worker.orbit.runtime.refusal import Malformed, Refused, invalid_request
+from kiwi_worker.orbit.runtime.refusal import Malformed, Refused, internal, invalid_request
 from kiwi_worker.orbit.runtime.views import execution_summary, execution_view, worker_view
 
 Scope = MutableMapping[str, Any]
@@ -186,6 +186,8 @@ class HttpBinding:
             return malformed_reply(malformed)
         except Gone:
             return None
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told in the page's form
+            return refused_reply(internal(error))
 
     def _handler(self, request: Request) -> Handler:
         segments = request.segments()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from kiwi_worker.errors import KiwiWorkerError
+
+_logger = logging.getLogger("kiwi_worker.orbit.runtime")
 
 
 class Refused(KiwiWorkerError):
@@ -76,3 +80,9 @@ def unknown_workflow(name: str) -> Refused:
 def not_leader() -> Refused:
     """503 while the development switch of that name is on."""
     return Refused(503, "NOT_LEADER", "this runtime is not the leader; use another server")
+
+
+def internal(error: Exception) -> Refused:
+    """500: a fault of the runtime itself; its traceback goes to the log."""
+    _logger.error("the runtime failed to answer", exc_info=error, extra={"action": "answer_failed"})
+    return Refused(500, "INTERNAL", f"the runtime failed: {type(error).__name__}")

@@ -65,6 +65,8 @@ async def serving(options: RuntimeOptions, say: Say) -> AsyncIterator[None]:
         stack.callback(driver.close)
         driver.load()
         await stack.enter_async_context(_serving_http(options, driver, credentials, say))
+        if options.grpc_addr is not None:
+            await stack.enter_async_context(_serving_grpc(options, driver, credentials, say))
         # stopped before the servers are, as they wait for the calls that hang in it
         stack.callback(driver.stop)
         say(READY)
@@ -94,11 +96,26 @@ async def _serving_http(
         task = asyncio.create_task(server.serve(sockets=[listener]), name="orbit-runtime-http")
         await _started(server, task)
         say(f"serving {scheme}://{host}:{listener.getsockname()[1]}")
-        yield
-        server.should_exit = True
-        await task
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await task
     finally:
         listener.close()
+
+
+@contextlib.asynccontextmanager
+async def _serving_grpc(
+    options: RuntimeOptions, driver: Driver, credentials: Credentials, say: Say
+) -> AsyncIterator[None]:
+    # imported here: grpcio is an extra of its own
+    from kiwi_worker.orbit.runtime.rpc import serving_grpc
+
+    async with serving_grpc(options, driver, credentials) as (scheme, port):
+        host, _, _ = (options.grpc_addr or "").rpartition(":")
+        say(f"serving {scheme}://{host}:{port}")
+        yield
 
 
 async def _started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
