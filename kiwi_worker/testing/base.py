@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -286,10 +286,14 @@ class MisbehavingServer:
         if control is not None:
             line.send(control.head(time.time()) + control.payload())
             return not request.wants_close
-        return self._serve_call(line, request)
+        return self._serve_call(line, replace(request, prefix=self.prefix))
+
+    def _call_name(self, request: Request) -> str:
+        is_ours = request.target.startswith(f"{self.prefix}/")
+        return (self._name_of(request) if is_ours else None) or "other"
 
     def _serve_call(self, line: Line, request: Request) -> bool:
-        call = self._log.open(self._name_of(request) or "other", request, line.number)
+        call = self._log.open(self._call_name(request), request, line.number)
         exchange = Exchange(
             line, request, call, perform=self._perform, take_back=self._take_back, closing=self._closing
         )

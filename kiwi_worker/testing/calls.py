@@ -55,7 +55,7 @@ class Call:
 
     @property
     def path(self) -> str:
-        """The path as sent, still percent-encoded, without the query."""
+        """The path, still percent-encoded, without the query and the server's prefix."""
         return self.request.path
 
     @property

@@ -130,6 +130,8 @@ class Link:
 
     def _pass_end_on(self, source: socket.socket, sink: socket.socket) -> None:
         self._wait_for_passage()
+        if self._over.is_set():
+            return
         if not self._silent:
             _shut(sink, socket.SHUT_WR)
         elif source is self._client:

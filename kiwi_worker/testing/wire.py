@@ -36,17 +36,19 @@ class Request:
         target: the request target, as sent: path and query, still percent-encoded.
         headers: name and value pairs in the order sent; names as sent.
         body: the whole body, with a chunked one put together.
+        prefix: what stands in front of the protocol's paths on this server.
     """
 
     method: str
     target: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    prefix: str = ""
 
     @property
     def path(self) -> str:
-        """The path, still percent-encoded, without the query."""
-        return self.target.partition("?")[0]
+        """The path, still percent-encoded, without the query and the server's prefix."""
+        return self.target.partition("?")[0].removeprefix(self.prefix)
 
     @cached_property
     def segments(self) -> tuple[str, ...]:
