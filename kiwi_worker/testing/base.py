@@ -272,7 +272,7 @@ class MisbehavingServer:
         try:
             while self._serve_next(line):
                 pass
-        except (OSError, ValueError, BadRequest):
+        except (OSError, BadRequest):
             pass
         finally:
             line.close()

@@ -34,6 +34,7 @@ class MessageQueue:
     locks: dict[str, str] = field(default_factory=dict)
     refused: dict[str | None, int] = field(default_factory=dict)
     _waiting: list[Message] = field(default_factory=list)
+    _answered: set[str] = field(default_factory=set)
 
     def put(self, message: Message) -> None:
         """Let a message wait."""
@@ -44,17 +45,13 @@ class MessageQueue:
         taken = tuple(message for message in self._waiting if self._is_for(message, worker_id))
         for message in taken:
             message.offered_to.add(worker_id)
-        self._waiting = [
-            message for message in self._waiting if message.lock_required or message not in taken
-        ]
+        self._waiting = [message for message in self._waiting if self._waits_on(message)]
         return taken
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Let drained messages wait again, in front, for those who drained them too."""
-        again = list(messages)
-        for message in again:
-            message.offered_to.clear()
-        self._waiting = again + [message for message in self._waiting if message not in again]
+        """Hand drained messages out once more, in front, whatever becomes of them meanwhile."""
+        again = [Message(message.raw, worker_id=message.worker_id) for message in messages]
+        self._waiting = again + self._waiting
 
     def lock(self, request_id: str, worker_id: str) -> int:
         """The status of a lock request: 200 when the worker holds it now, else the refusal."""
@@ -64,18 +61,24 @@ class MessageQueue:
         return 200 if self.locks.setdefault(request_id, worker_id) == worker_id else 409
 
     def forget(self, request_id: str) -> None:
-        """Offer this message to nobody any more."""
-        self._waiting = [message for message in self._waiting if message.request_id != request_id]
+        """Offer this message to nobody any more: it is answered."""
+        self._answered.add(request_id)
 
     def size(self, worker_id: str | None = None) -> int:
         """How many messages wait: for this worker, or at all."""
         if worker_id is None:
-            return len(self._waiting)
+            return sum(self._waits_on(message) for message in self._waiting)
         return sum(self._is_for(message, worker_id) for message in self._waiting)
+
+    def _waits_on(self, message: Message) -> bool:
+        if message.request_id in self._answered:
+            return False
+        return message.lock_required or not message.offered_to
 
     def _is_for(self, message: Message, worker_id: str) -> bool:
         return (
             message.worker_id in (None, worker_id)
             and worker_id not in message.offered_to
+            and message.request_id not in self._answered
             and self.locks.get(message.request_id or "", worker_id) == worker_id
         )

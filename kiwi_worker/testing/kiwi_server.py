@@ -379,7 +379,10 @@ class KiwiServer(MisbehavingServer):
         return Reply(200, json.dumps(dict(self.settings)).encode())
 
     def _drain(self, exchange: Exchange, worker_id: str) -> Reply:
-        deadline = time.monotonic() + float(exchange.request.query.get("wait", 0))
+        try:
+            deadline = time.monotonic() + float(exchange.request.query.get("wait", 0))
+        except ValueError:
+            return Reply(400, b'{"error": "wait is no number"}')
         with self._changed:
             while not self._queue.size(worker_id) and not self._is_wait_over(exchange, worker_id, deadline):
                 self._changed.wait(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))

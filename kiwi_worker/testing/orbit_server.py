@@ -99,7 +99,7 @@ class OrbitServer(MisbehavingServer):
         task = Task(execution_id, task_name, version, {} if input is None else input, runtime)
         task.timeout_ms, task.max_attempts = timeout_ms, max_attempts
         with self._changed:
-            self._board.tasks[execution_id] = task
+            self._board.put(task)
             self._changed.notify_all()
         return execution_id
 

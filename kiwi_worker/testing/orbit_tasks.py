@@ -141,7 +141,14 @@ class TaskBoard:
     deliveries: dict[str, Delivery] = field(default_factory=dict)
     results: list[TaskResult] = field(default_factory=list)
     refused_outputs: set[str] = field(default_factory=set)
+    _queued: dict[str, Task] = field(default_factory=dict)
+    _in_flight: dict[str, Delivery] = field(default_factory=dict)
     _orphans_until: float | None = None
+
+    def put(self, task: Task) -> None:
+        """Schedule a task."""
+        self.tasks[task.execution_id] = task
+        self._schedule(task)
 
     def open_session(self, worker_id: str, runtime: str, contracts: frozenset[tuple[str, str]]) -> Session:
         """Open a session; every registration opens a new one."""
@@ -160,7 +167,7 @@ class TaskBoard:
     def end_session(self, session: Session) -> None:
         """End a session; what it holds is delivered again to others."""
         self.sessions.pop(session.session_id, None)
-        for delivery in self.deliveries.values():
+        for delivery in list(self._in_flight.values()):
             if delivery.session is session:
                 delivery.session = None
                 self._make_uncertain(delivery)
@@ -168,13 +175,13 @@ class TaskBoard:
     def forget_sessions(self) -> None:
         """What a restart does: no session is known; attempts wait one session time-out for their reports."""
         self.sessions.clear()
-        for delivery in self.deliveries.values():
+        for delivery in self._in_flight.values():
             delivery.session = None
         self._orphans_until = time.monotonic() + self.session_timeout_seconds
 
     def next_for(self, session: Session) -> Delivery | None:
         """Hand the oldest matching task to this session, under a new token, or None."""
-        task = next((task for task in self.tasks.values() if self._matches(task, session)), None)
+        task = next((task for task in self._queued.values() if _matches(task, session)), None)
         return None if task is None else self._dispatch(task, session)
 
     def take_back(self, delivery: Delivery) -> None:
@@ -190,6 +197,7 @@ class TaskBoard:
         task = delivery.task
         if task.is_resolved:
             return self._record("complete", delivery, body, _RESOLVED)
+        self._queued.pop(task.execution_id, None)
         violates = task.task_name in self.refused_outputs
         task.state = "failed" if violates else "completed"
         return self._record("complete", delivery, body, _VIOLATION if violates else None)
@@ -218,26 +226,29 @@ class TaskBoard:
         for session in list(self.sessions.values()):
             if now - session.heard_at > self.session_timeout_seconds:
                 self.end_session(session)
+        for delivery in list(self._in_flight.values()):
+            self._look_at(delivery, now)
         if self._orphans_until is not None and now >= self._orphans_until:
             self._orphans_until = None
-            for delivery in self.deliveries.values():
-                if delivery.session is None:
-                    self._make_uncertain(delivery)
-        for delivery in list(self.deliveries.values()):
-            if delivery.deadline is not None and now >= delivery.deadline:
-                self._time_out(delivery)
 
-    def _matches(self, task: Task, session: Session) -> bool:
-        return (
-            task.state == "queued"
-            and (task.task_name, task.contract_version) in session.contracts
-            and task.runtime in (None, "any", session.runtime)
-        )
+    def _look_at(self, delivery: Delivery, now: float) -> None:
+        if not self._is_in_flight(delivery):
+            del self._in_flight[delivery.token]
+        elif delivery.deadline is not None and now >= delivery.deadline:
+            self.cancel(delivery)
+            self._end_attempt(delivery.task, retryable=True)
+        elif delivery.session is None and self._orphans_until is not None and now >= self._orphans_until:
+            self._make_uncertain(delivery)
+
+    def _schedule(self, task: Task) -> None:
+        task.state = "queued"
+        self._queued[task.execution_id] = task
 
     def _dispatch(self, task: Task, session: Session) -> Delivery:
         deadline = None if task.timeout_ms is None else time.monotonic() + task.timeout_ms / 1000
         delivery = Delivery(str(uuid.uuid4()), task, task.attempt, session, deadline)
-        self.deliveries[delivery.token] = delivery
+        self.deliveries[delivery.token] = self._in_flight[delivery.token] = delivery
+        del self._queued[task.execution_id]
         task.state = "dispatched"
         task.token = delivery.token
         return delivery
@@ -247,22 +258,16 @@ class TaskBoard:
 
     def _make_uncertain(self, delivery: Delivery) -> None:
         if self._is_in_flight(delivery):
-            delivery.task.state = "queued"
             delivery.task.uncertain = True
+            self._schedule(delivery.task)
 
     def _end_attempt(self, task: Task, *, retryable: bool) -> None:
         if not retryable or task.attempt >= task.max_attempts:
             task.state = "failed"
             return
         task.attempt += 1
-        task.state = "queued"
         task.uncertain = False
-
-    def _time_out(self, delivery: Delivery) -> None:
-        delivery.deadline = None
-        if self._is_in_flight(delivery):
-            self.cancel(delivery)
-            self._end_attempt(delivery.task, retryable=True)
+        self._schedule(task)
 
     def _heard(self, delivery: Delivery) -> None:
         if delivery.session is not None:
@@ -280,3 +285,11 @@ class TaskBoard:
         result = TaskResult(call, execution_id, attempt, body, reason is None, reason)
         self.results.append(result)
         return result
+
+
+def _matches(task: Task, session: Session) -> bool:
+    return (task.task_name, task.contract_version) in session.contracts and task.runtime in (
+        None,
+        "any",
+        session.runtime,
+    )

@@ -215,7 +215,7 @@ class Line:
         return self._exactly(int(length))
 
     def _chunks(self) -> Iterable[bytes]:
-        while size := int(self._reader.readline(_LONGEST_LINE).split(b";")[0], 16):
+        while size := _chunk_size(self._reader.readline(_LONGEST_LINE)):
             yield self._exactly(size)
             self._reader.readline(_LONGEST_LINE)
         while self._reader.readline(_LONGEST_LINE).strip():
@@ -228,6 +228,13 @@ class Line:
         if len(body) < length:
             raise ConnectionError(f"the client closed after {len(body)} of {length} bytes of its body")
         return body
+
+
+def _chunk_size(line: bytes) -> int:
+    try:
+        return int(line.split(b";")[0], 16)
+    except ValueError:
+        raise BadRequest(f"{line[:40]!r} is no size of a chunk") from None
 
 
 def _first(headers: tuple[tuple[str, str], ...], name: str) -> str | None:

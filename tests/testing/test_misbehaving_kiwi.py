@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
+from pathlib import Path
 
 import jwt
 import pytest
@@ -190,7 +195,8 @@ def test_registration_settings_feedback_and_heartbeats_are_kept() -> None:
 
 
 def test_calls_tell_what_came(kiwi: KiwiServer, worker: KiwiClient) -> None:
-    worker.call("GET", "/worker/messages?wait=0", **{"X-Test": "yes"})
+    worker.headers["X-Test"] = "yes"
+    worker.call("GET", "/worker/messages?wait=0")
     call = kiwi.calls[-1]
     assert (call.name, call.method, call.path, call.query) == (
         "drain",
@@ -254,6 +260,53 @@ def test_a_prefix_an_idle_limit_and_a_restart_on_the_same_port() -> None:
         assert server.address == address
         assert client.call("POST", "/gate/worker/auth_token", b"")[0].status == 400
         client.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+def test_it_serves_tls_and_stops_with_a_hanging_drain(tmp_path: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    with MisbehavingServer.kiwi(ssl_context=context) as server:
+        assert server.url.startswith("https://")
+        client = KiwiClient(server)
+        client.connection = http.client.HTTPSConnection(*server.address, timeout=LIMIT, context=trusting)
+        client.log_in()
+        client.send("GET", "/worker/messages?wait=60")
+        server.wait_for_calls("drain", ended=False)
+        plain = socket.create_connection(server.address, LIMIT)
+    client.close()
+    plain.close()
+
+
+def test_it_listens_on_ipv6() -> None:
+    with MisbehavingServer.kiwi(host="::1") as server:
+        assert server.url.startswith("http://[::1]:")
+        client = KiwiClient(server).log_in()
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as listening:
+            listening.bind(("::1", 0))
+            listening.settimeout(LIMIT)
+            client.register(run_mode="Lazy", ip="::1", port=listening.getsockname()[1])
+            server.enqueue("hello")
+            assert b"pull_signal" in listening.recv(65536)
+        client.close()
+
+
+def test_a_wait_that_is_no_number_is_400(worker: KiwiClient) -> None:
+    assert worker.call("GET", "/worker/messages?wait=long")[0].status == 400
+
+
+def test_ten_thousand_messages_are_one_drain(kiwi: KiwiServer, worker: KiwiClient) -> None:
+    for number in range(10_000):
+        kiwi.enqueue("hello", number, lock_required=number % 2 == 0)
+    assert len(worker.drain()) == 10_000
+    assert worker.drain() == []
 
 
 def test_what_is_no_http_gets_no_answer_and_harms_nobody(kiwi: KiwiServer, worker: KiwiClient) -> None:

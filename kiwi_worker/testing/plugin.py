@@ -1,0 +1,3 @@
+"""The pytest plugin of this package."""
+
+from __future__ import annotations
