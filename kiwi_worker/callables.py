@@ -14,7 +14,16 @@ from typing import Any
 
 from kiwi_worker.errors import DefinitionError
 
-__all__ = ["closure_of", "globals_of", "is_async", "is_awaitable", "name_of", "place_of", "require_handler"]
+__all__ = [
+    "closure_of",
+    "doc_of",
+    "globals_of",
+    "is_async",
+    "is_awaitable",
+    "name_of",
+    "place_of",
+    "require_handler",
+]
 
 _NEVER_AWAITABLE = frozenset({type(None), bool, bytes, dict, float, int, list, set, str, tuple})
 
@@ -36,6 +45,13 @@ def name_of(function: Callable[..., Any]) -> str:
         function = function.func
     name = getattr(function, "__name__", "")
     return name if isinstance(name, str) and name != "<lambda>" else ""
+
+
+def doc_of(function: Callable[..., Any]) -> str:
+    """The docstring of a function (of the inner one for a partial), "" when it has none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.getdoc(function) or ""
 
 
 def place_of(function: Callable[..., Any]) -> str:

@@ -87,7 +87,7 @@ class InputPlan:
         try:
             return read(value)
         except Exception as error:  # noqa: BLE001 - types of the user may raise anything while they are read
-            problem = describe(error, self._name)
+            problem = describe(error, self._name, hint=self._hint)
         raise InvalidParameters(f"Invalid input for `{self.label}`: {problem}")
 
     @property

@@ -6,7 +6,6 @@ be called, tested, typed and pickled like before, and registered a second time e
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, Ty
 
 import msgspec
 
-from kiwi_worker.callables import is_async, name_of, place_of, require_handler
+from kiwi_worker.callables import doc_of, is_async, name_of, place_of, require_handler
 from kiwi_worker.errors import DefinitionError
 from kiwi_worker.mismatch import unknown_text
 from kiwi_worker.params import Arguments, CallPlan, ExtraKeys
@@ -181,8 +180,12 @@ def handler_facts(name: str, function: Callable[..., Any], options: HandlerOptio
             f"`{name}`: an async function runs on the event loop, not in a process: make it a plain one, "
             'or leave out executor="process"'
         )
-    doc = inspect.getdoc(function) or ""
-    return {"function": function, "is_async": asynchronous, "options": options, "doc": doc}
+    return {
+        "function": function,
+        "is_async": asynchronous,
+        "options": options,
+        "doc": doc_of(function),
+    }
 
 
 Definition = TypeVar("Definition", bound=HandlerDefinition)

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
+
+from kiwi_worker.choices import allowed_values
 
 __all__ = ["describe", "missing_text", "unknown_text"]
 
@@ -21,24 +24,26 @@ _SENTENCES = {
     "Object missing required field ": "`{label}` is missing the required field {rest}",
     "Object contains unknown field ": "`{label}` has the unknown field {rest}",
 }
+_NO_CHOICE = "Invalid enum value "
 _TEXT_LIMIT = 500
 _KEY_LIMIT = 60
 _KEYS_NAMED = 5
 _KNOWN_NAMED = 20
 
 
-def describe(error: Exception, whole: str, positions: Sequence[str] = ()) -> str:
+def describe(error: Exception, whole: str, positions: Sequence[str] = (), hint: Any = Any) -> str:
     """One sentence about values that could not be read.
 
     Args:
         error: what reading them raised.
         whole: what to call the value as a whole.
         positions: the names of the elements, when the value is an array of parameters.
+        hint: the type of the whole value, to name the values an Enum or a Literal allows.
     """
     if isinstance(error, RecursionError):
         return f"{whole}: nested too deep"
     if isinstance(error, msgspec.ValidationError):
-        return _describe_mismatch(str(error), whole, positions)
+        return _describe_mismatch(str(error), whole, positions, hint)
     if isinstance(error, msgspec.DecodeError):
         return f"{whole}: not valid JSON ({error})"
     return f"{whole}: {_readable_text(error)}"
@@ -51,7 +56,7 @@ def missing_text(names: Sequence[str]) -> str:
 
 def unknown_text(names: Sequence[str], known: Sequence[str], noun: str = "parameter") -> str:
     """What to say about keys that nothing takes: names them and what is known, the nearest first."""
-    shown = [f"{name[:_KEY_LIMIT]}…" if len(name) > _KEY_LIMIT else name for name in names[:_KEYS_NAMED]]
+    shown = [_shown(name) for name in names[:_KEYS_NAMED]]
     more = f" and {len(names) - _KEYS_NAMED} more" if len(names) > _KEYS_NAMED else ""
     text = f"unknown {noun}{'s' if len(names) > 1 else ''} {_listed(shown)}{more}"
     if not known:
@@ -59,8 +64,8 @@ def unknown_text(names: Sequence[str], known: Sequence[str], noun: str = "parame
     return f"{text}, known: {_listed(_nearest_first(shown[0], known)[:_KNOWN_NAMED])}"
 
 
-def _describe_mismatch(text: str, whole: str, positions: Sequence[str]) -> str:
-    text = " ".join(text.split())
+def _describe_mismatch(text: str, whole: str, positions: Sequence[str], hint: Any) -> str:
+    text = "".join(sign if sign.isprintable() else " " for sign in text)
     path, in_key = "$", False
     # a hook's own error carries its own place, before the one of the value it was given
     while found := _PLACE.search(text):
@@ -68,7 +73,16 @@ def _describe_mismatch(text: str, whole: str, positions: Sequence[str]) -> str:
         in_key = in_key or found[1] is not None
         text = text[: found.start()]
     label = f"{_label(path, whole, positions)}{' (key)' if in_key else ''}"
-    return f"{_sentence(text[:_TEXT_LIMIT], label)} - at `{path}`"
+    text = _with_choices(text[:_TEXT_LIMIT], hint, path)
+    return f"{_sentence(text, label)} - at `{path}`"
+
+
+def _with_choices(text: str, hint: Any, path: str) -> str:
+    if not text.startswith(_NO_CHOICE):
+        return text
+    choices = allowed_values(hint, path)[:_KNOWN_NAMED]
+    given = text[len(_NO_CHOICE) :]
+    return f"Expected one of {', '.join(map(repr, choices))}, got {given}" if choices else text
 
 
 def _sentence(text: str, label: str) -> str:
@@ -95,6 +109,12 @@ def _nearest_first(name: str, known: Iterable[str]) -> list[str]:
         return -difflib.SequenceMatcher(None, name.lower(), candidate.lower()).ratio()
 
     return sorted(known, key=unlikeness)
+
+
+def _shown(name: str) -> str:
+    """A key as a caller sent it, made safe for one line of a log."""
+    name = name if name.isprintable() else repr(name)[1:-1]
+    return f"{name[:_KEY_LIMIT]}…" if len(name) > _KEY_LIMIT else name
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -148,7 +148,7 @@ class CallPlan:
         forbidden = list(self._extra_keys(entries)) if self._forbidding()["forbid_unknown_fields"] else []
         texts = [missing_text(missing)] if missing else []
         texts += [unknown_text(forbidden, self._names)] if forbidden else []
-        return self._invalid("; ".join(texts) or describe(error, "params"))
+        return self._invalid("; ".join(texts) or describe(error, "params", hint=self._named))
 
     def _bind_array(self, text: bytes, context: object) -> Arguments:
         positions = [parameter.name for parameter in self.signature.positional]
@@ -160,7 +160,7 @@ class CallPlan:
         except InvalidParameters:
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            raise self._invalid(describe(error, "params", positions)) from None
+            raise self._invalid(describe(error, "params", positions, self._positional)) from None
         args, kwargs = self._arrange(values, context)
         return args + self._rest_values(rest, len(positions)), kwargs
 
@@ -175,9 +175,12 @@ class CallPlan:
             raise self._invalid(missing_text(missing))
 
     @cached_property
+    def _positional(self) -> type[msgspec.Struct]:
+        return parameters_struct(self.label, self.signature.positional, array_like=True)
+
+    @cached_property
     def _decode_positional(self) -> Callable[[bytes], Any]:
-        struct = parameters_struct(self.label, self.signature.positional, array_like=True)
-        return self._decoder(struct).decode
+        return self._decoder(self._positional).decode
 
     def _rest_values(self, elements: Sequence[msgspec.Raw], offset: int) -> tuple[Any, ...]:
         return tuple(self._rest_value(value, offset, index) for index, value in enumerate(elements))

@@ -129,7 +129,7 @@ def _sentence(entry: dict[str, Any]) -> str:
 
 
 def _path(steps: Iterable[Any], value: Any) -> str:
-    """The path in the caller's value; pydantic also names members of unions, which the caller did not write."""
+    """The path in the caller's value; pydantic names members of unions, too, which are not there."""
     path = ""
     for step in steps:
         if isinstance(value, dict) and step in value:

@@ -114,7 +114,7 @@ def _read_path(cls: type[pathlib.PurePath], value: object) -> pathlib.PurePath:
 def _rewritten(hint: Any, strict: bool) -> Any:
     if pydantic_types.needs_pydantic(hint):
         return _reader(hint, *pydantic_types.adapter_of(hint, strict=strict))
-    if hint is object:
+    if hint is object or isinstance(hint, (typing.ParamSpecArgs, typing.ParamSpecKwargs)):
         return Any
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if (origin or hint) is collections.abc.Iterable:
