@@ -221,4 +221,18 @@ class MethodError(DeliberateError):
 
 
 class CallError(KiwiWorkerError):
-    """A call through a client did not bring a result."""
+    """A call through a client did not bring a result.
+
+    Attributes:
+        outcome: how the call stands, when that is what went wrong; None when the request itself was refused.
+        http_status: the status of the answer that refused it.
+        code: the server's word for why.
+    """
+
+    def __init__(
+        self, text: str, *, outcome: Any = None, http_status: int | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+        self.http_status = http_status
+        self.code = code

@@ -1,0 +1,156 @@
+"""What was received and has not been taken by a slot yet, and the slots that wait for it.
+
+An idle slot waits on a lock of its own, so that exactly as many threads are woken as there is work for: every
+thread that runs without need takes the interpreter lock from the one that works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["Backlog"]
+
+
+class Backlog:
+    """A queue between one receiver and many slots.
+
+    Args:
+        room: how many items may wait here before the receiver is to stop.
+        start_slot: starts one more slot thread; False when all are there.
+
+    Attributes:
+        wanted: how many slots may work at once; the pace of the slots sets it.
+        active: how many slots work.
+        taken: how many items were ever taken.
+        on_wait: called when an item waits although no slot may be woken for it.
+    """
+
+    def __init__(self, room: int, start_slot: Callable[[], bool]) -> None:
+        self._items: deque[Any] = deque()
+        self._idle: list[threading.Lock] = []
+        self._room = room
+        self._room_wanted = False
+        self._room_given = threading.Event()
+        self._start_slot = start_slot
+        self._counting = threading.Lock()
+        self.on_wait: Callable[[], None] = lambda: None
+        self.closed = False
+        self.wanted = 1
+        self.active = 0
+        self.taken = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Put items at the end, and see to it that somebody takes them."""
+        self._items.extend(items)
+        self._offer()
+
+    def put_first(self, item: Any) -> None:
+        """Put one item before all others."""
+        self._items.appendleft(item)
+        self._offer()
+
+    def _offer(self) -> None:
+        if self.active < self.wanted:
+            self.wake()
+        if self.active >= self.wanted or len(self._items) > 1:
+            self.on_wait()
+
+    def take(self, own: threading.Lock) -> Any:
+        """The next item; None once the backlog is closed and empty.
+
+        Args:
+            own: the lock the calling slot sleeps on; it is held when this is called, and when it returns.
+        """
+        while True:
+            if self.active > self.wanted and not self.closed:
+                self._sleep(own, surplus=True)
+            try:
+                item = self._items.popleft()
+            except IndexError:
+                if self.closed:
+                    return None
+                self._sleep(own)
+                continue
+            self.taken += 1
+            if self._room_wanted:
+                self._room_given.set()
+            return item
+
+    def take_now(self) -> Any:
+        """The next item; None when there is none."""
+        try:
+            return self._items.popleft()
+        except IndexError:
+            return None
+
+    def _sleep(self, own: threading.Lock, surplus: bool = False) -> None:
+        # Whoever takes a lock off the list counts its slot as active again: this thread, which saw
+        # something to do after all, or the one that wakes it.
+        with self._counting:
+            self.active -= 1
+            self._idle.append(own)
+            if (self._items and (not surplus or self.active < self.wanted)) or self.closed:
+                self._idle.pop()
+                self.active += 1
+                return
+        own.acquire()
+
+    def joined(self) -> None:
+        """A new slot begins to take items."""
+        with self._counting:
+            self.active += 1
+
+    def wake(self) -> None:
+        """Let one more slot work, the one that slept least; start one when none sleeps."""
+        with self._counting:
+            own = self._idle.pop() if self._idle else None
+            self.active += own is not None
+        if own is not None:
+            own.release()
+        else:
+            self._start_slot()
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether a slot sleeps."""
+        return bool(self._idle)
+
+    def wait_for_room(self, has_room: Callable[[], bool]) -> None:
+        """Wait until `has_room` says so; it is asked again whenever something is taken or `nudge` is called."""
+        while not self.closed and not has_room():
+            self._room_wanted = True
+            self._room_given.clear()
+            if not has_room() and not self.closed:
+                self._room_given.wait()
+        self._room_wanted = False
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less waits here than there is room for."""
+        return len(self._items) < self._room
+
+    def nudge(self) -> None:
+        """Let the receiver ask for room again."""
+        self._room_given.set()
+
+    def close(self) -> None:
+        """No more items: slots end once it is empty, the receiver at once."""
+        self.closed = True
+        self._room_given.set()
+        while self._idle:
+            self.wake()
+
+    def clear(self) -> list[Any]:
+        """Take out everything."""
+        items = []
+        try:
+            while True:
+                items.append(self._items.popleft())
+        except IndexError:
+            return items

@@ -1,0 +1,300 @@
+"""The engine: everything a worker does with work that is the same for every protocol.
+
+    receive ──▶ claim ──▶ handle ──▶ report
+    binding     binding    engine     binding, through the outbox
+
+`start` brings it up, `stop` is the ordered shutdown. What each part does is in the module of its name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kiwi_worker.engine.binding import Binding
+from kiwi_worker.engine.journal import Journal
+from kiwi_worker.engine.loop import AsyncExecutor
+from kiwi_worker.engine.outbox import Outbox
+from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
+from kiwi_worker.engine.pace import Pace
+from kiwi_worker.engine.recovery import recover
+from kiwi_worker.engine.runner import Around, Runner
+from kiwi_worker.engine.slots import Slots
+from kiwi_worker.engine.supervision import Crew
+from kiwi_worker.engine.timekeeper import Timekeeper
+from kiwi_worker.engine.work import Gate, Served, Work
+from kiwi_worker.methods import HandlerDefinition
+
+__all__ = ["Engine", "Limits", "Running"]
+
+_logger = logging.getLogger("kiwi_worker.engine")
+
+READ_ON_SECONDS = 1.5
+"""How long a receive that waits is read on at shutdown: breaking it off could destroy what it brings."""
+CANCEL_SECONDS = 0.3
+"""How long cancelled handlers may take to end."""
+FLUSH_SECONDS = 1.0
+"""How long the last answers may take, when the grace period is used up."""
+SEND_LIMIT_SECONDS = 30.0
+
+
+class Limits(NamedTuple):
+    """The numbers an engine is held to; what they mean is in the settings of the same names."""
+
+    concurrency: int = 8
+    async_concurrency: int = 100
+    reporters: int = 4
+    outbox_limit: int = 10_000
+    report_limit: float = 5.0
+    time_limit: float | None = None
+    grace_period: float = 30.0
+
+
+class Running(NamedTuple):
+    """One call that runs now."""
+
+    key: str
+    name: str
+    seconds: float
+
+
+class Engine:
+    """Runs the work a binding brings.
+
+    Args:
+        name: what thread names begin with.
+        binding: the protocol.
+        definitions: what is served, by the keys the binding finds it with.
+        limits: the numbers.
+        around: handler middleware, the first outermost.
+        journal: remembers what must survive the process; None for nothing.
+        run_in_process: runs a call in a process of its own and gives its outcome.
+        on_fatal: called, from any thread, with an error after which the worker has to stop.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        binding: Binding,
+        definitions: Iterable[tuple[Any, HandlerDefinition]],
+        limits: Limits,
+        around: Sequence[Around] = (),
+        journal: Journal | None = None,
+        run_in_process: Callable[[Work], Outcome],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._binding = binding
+        self._limits = limits
+        self._journal = journal
+        self._on_fatal = on_fatal
+        self.crew = Crew(name, on_fatal)
+        start = self.crew.start
+        self.timekeeper = Timekeeper(start)
+        self.outbox = Outbox(
+            binding,
+            start=start,
+            reporters=limits.reporters,
+            limit=limits.outbox_limit,
+            send_limit_seconds=SEND_LIMIT_SECONDS,
+            on_answered=lambda key: self.runner.answered(key),
+            on_change=lambda: self.slots.backlog.nudge(),
+        )
+        self.loop = AsyncExecutor(
+            around=around,
+            outcome_of_error=lambda work, error: self.runner.outcome_of_error(work, error),
+            finish=lambda work, outcome: self.runner.finish(work, outcome),
+            start=start,
+        )
+        self.runner = Runner(
+            binding=binding,
+            outbox=self.outbox,
+            journal=journal,
+            around=around,
+            timekeeper=self.timekeeper,
+            report_limit_seconds=limits.report_limit,
+            start_async=self.loop.submit,
+            run_in_process=run_in_process,
+            resume=lambda work: self.slots.backlog.put_first(work),
+        )
+        self.slots = Slots(
+            limits.concurrency, binding=binding, runner=self.runner, may_poll=self._may_receive, start=start
+        )
+        self._pace = Pace(self.slots.backlog, limits.concurrency, start)
+        self._receiver: threading.Thread | None = None
+        self._receiver_lane: Any = None
+        self._stopping = threading.Event()
+        self.received_at = time.monotonic()
+        self.served = self._served(definitions, bool(around))
+        binding.serve(self.served)
+
+    def _served(
+        self, definitions: Iterable[tuple[Any, HandlerDefinition]], needs_context: bool
+    ) -> dict[Any, Served]:
+        shared = Gate(self._limits.async_concurrency)
+        self._gates = [shared]
+        return {key: self._serve_one(definition, shared, needs_context) for key, definition in definitions}
+
+    def _serve_one(self, definition: HandlerDefinition, shared: Gate, needs_context: bool) -> Served:
+        gates = [shared] if definition.is_async else []
+        if definition.options.concurrency is not None:
+            gates.append(Gate(definition.options.concurrency))
+            self._gates.append(gates[-1])
+        return Served(
+            definition,
+            bind=definition.plan.bind,
+            gates=tuple(gates),
+            time_limit=self._limits.time_limit,
+            wants_context=needs_context or definition.plan.wants_context,
+        )
+
+    def start(self) -> None:
+        """Open the binding, take up what a former process left, and begin to receive.
+
+        Raises:
+            StartError: the binding could not be opened.
+        """
+        self._binding.open()
+        if self._journal is not None:
+            recover(self._journal, self._binding, self.runner, self.slots.backlog)
+        if self._binding.brings_batches:
+            self._receiver = self.crew.start("receiver", self._receive)
+        else:
+            self.slots.start_all()
+
+    def running(self) -> list[Running]:
+        """The calls that run now, the longest first."""
+        now = time.monotonic()
+        calls = [
+            Running(work.key, work.name, now - (work.started_at or now))
+            for work in list(self.runner.running.values())
+        ]
+        return sorted(calls, key=lambda call: -call.seconds)
+
+    @property
+    def waiting(self) -> int:
+        """How much was received and has not been started."""
+        return len(self.slots.backlog) + sum(len(gate.parked) for gate in self._gates)
+
+    # Receiving
+
+    def _has_room(self) -> bool:
+        journal_full = self._journal is not None and self._journal.full
+        return self.waiting < self._limits.concurrency and not self.outbox.full and not journal_full
+
+    def _may_receive(self) -> bool:
+        backlog = self.slots.backlog
+        if self.outbox.full or (self._journal is not None and self._journal.full):
+            backlog.wait_for_room(self._has_room)
+        return not self._stopping.is_set()
+
+    def _receive(self) -> None:
+        backlog = self.slots.backlog
+        lane = self._receiver_lane = self._binding.lane("receive")
+        try:
+            while not self._stopping.is_set():
+                backlog.wait_for_room(self._has_room)
+                if not self._stopping.is_set():
+                    self._take_in(self._binding.receive(lane))
+        finally:
+            lane.close()
+
+    def _take_in(self, batch: Sequence[Any]) -> None:
+        self.received_at = time.monotonic()
+        if batch:
+            if self._journal is not None:
+                self._journal.received(self._binding.keys_of(batch))
+            self.slots.backlog.extend(batch)
+
+    # Shutdown
+
+    def stop(self, *, hurry: Callable[[], bool] = lambda: False) -> bool:
+        """The ordered shutdown; gives whether everything was finished and delivered.
+
+        1. Say so to the server; no receive begins from here on, one that waits is read on for a moment.
+        2. What was received goes on being run, and running handlers go on, up to the grace period.
+        3. What still runs is cancelled.
+        4. What was not started, or was cut off, is answered, as far as the answer is ours to give.
+        5. The last answers are delivered.
+        6. The binding is closed, the last heartbeat with it.
+
+        Args:
+            hurry: asked now and then; True ends the grace period.
+        """
+        end = time.monotonic() + self._limits.grace_period
+        self._stopping.set()
+        self.runner.stopping = True
+        backlog = self.slots.backlog
+        backlog.nudge()
+        self._binding.stop_receiving()
+        self._end_receiving(end)
+        finished = self._wait_for_handlers(end, hurry)
+        if not finished:
+            finished = self._cut_off()
+        backlog.close()
+        self._pace.close()
+        flushed = self.outbox.flush(max(FLUSH_SECONDS, end - time.monotonic()))
+        self._note_undelivered(self.outbox.close())
+        self.crew.close()
+        self._binding.close(finished and flushed)
+        self.timekeeper.close()
+        self.loop.close()
+        self.slots.interrupt()
+        left = self.crew.join(0.5)
+        if left:
+            _logger.warning("threads still busy at the end: %s", left, extra={"action": "threads_left"})
+        if self._journal is not None:
+            self._journal.close()
+        return finished and flushed
+
+    def _end_receiving(self, end: float) -> None:
+        if self._receiver is None:
+            self._binding.interrupt()
+            self.slots.interrupt_polls()
+            return
+        self._receiver.join(min(READ_ON_SECONDS, max(0.0, end - time.monotonic())))
+        if self._receiver.is_alive():
+            self._binding.interrupt()
+            if self._receiver_lane is not None:
+                self._receiver_lane.interrupt()
+            self._receiver.join(0.5)
+
+    def _wait_for_handlers(self, end: float, hurry: Callable[[], bool]) -> bool:
+        while self.runner.running or self.waiting:
+            left = end - time.monotonic()
+            if left <= 0 or hurry():
+                return False
+            self.runner.wait_for_end(min(left, 0.1))
+        return True
+
+    def _cut_off(self) -> bool:
+        unstarted = self._take_unstarted()
+        running = list(self.runner.running.values())
+        for work in running:
+            work.cancel(Ending.CUT_OFF)
+        self._wait_for_handlers(time.monotonic() + CANCEL_SECONDS, lambda: False)
+        for work in unstarted:
+            self.runner.refuse(work, outcome_of(Ending.NOT_STARTED, "the worker stopped before it was run"))
+        for work in running:
+            if self.runner.settle(work, outcome_of(Ending.CUT_OFF, "the worker stopped while it ran")):
+                self.runner.counters.cut_off += 1
+        return not running and not unstarted
+
+    def _take_unstarted(self) -> list[Work]:
+        items = self.slots.backlog.clear()
+        for gate in self._gates:
+            items.extend(gate.clear())
+        works = [item if isinstance(item, Work) else self._binding.admit(item) for item in items]
+        return [work for work in works if work is not None]
+
+    def _note_undelivered(self, reports: Sequence[Any]) -> None:
+        for report in reports:
+            _logger.error(
+                "the answer to %s could not be delivered before the end%s",
+                report.key,
+                "; the journal keeps it" if self._journal is not None else "",
+                extra={"action": "answer_undelivered", "request_id": report.key},
+            )

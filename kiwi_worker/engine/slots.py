@@ -1,0 +1,134 @@
+"""The threads that do the work: each takes one piece at a time, runs it and answers it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kiwi_worker.engine.backlog import Backlog
+from kiwi_worker.engine.binding import Binding
+from kiwi_worker.engine.outcomes import Ending, outcome_of
+from kiwi_worker.engine.runner import Runner
+from kiwi_worker.engine.work import Work
+
+__all__ = ["Slots"]
+
+_logger = logging.getLogger("kiwi_worker.engine")
+
+
+class Slots:
+    """Up to `limit` threads, started when there is work for them.
+
+    Args:
+        limit: how many.
+        binding: decodes what was received, or polls.
+        runner: runs it.
+        may_poll: whether a slot may ask for more work now; it may wait for that.
+        start: starts a thread, with a task name and what it runs.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        binding: Binding,
+        runner: Runner,
+        may_poll: Callable[[], bool],
+        start: Callable[[str, Callable[[], None]], object],
+    ) -> None:
+        self._limit = limit
+        self._binding = binding
+        self._runner = runner
+        self._may_poll = may_poll
+        self._start = start
+        self._lock = threading.Lock()
+        self._started = 0
+        self._lanes: list[Any] = []
+        self._polling: list[Any] = []
+        self._polls = not binding.brings_batches
+        self.backlog = Backlog(limit, self.start_one)
+
+    def start_one(self) -> bool:
+        """Start one more slot; False when all are there."""
+        with self._lock:
+            if self._started >= self._limit:
+                return False
+            self._started += 1
+            number = self._started
+        self.backlog.joined()
+        self._start(f"slot-{number}", self._serve)
+        return True
+
+    def start_all(self) -> None:
+        """Start every slot."""
+        while self.start_one():
+            pass
+
+    def interrupt(self) -> None:
+        """End the calls that slots wait in."""
+        with self._lock:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.interrupt()
+
+    def interrupt_polls(self) -> None:
+        """End the polls that slots wait in; slots that run something are left alone."""
+        with self._lock:
+            lanes = list(self._polling)
+        for lane in lanes:
+            lane.interrupt()
+
+    def _serve(self) -> None:
+        lane = self._binding.lane("slot")
+        with self._lock:
+            self._lanes.append(lane)
+        try:
+            if self._polls:
+                self._poll_and_run(lane)
+            else:
+                self._take_and_run(lane)
+        finally:
+            with self._lock:
+                self._lanes.remove(lane)
+            lane.close()
+
+    def _take_and_run(self, lane: Any) -> None:
+        own = threading.Lock()
+        own.acquire()
+        take, admit = self.backlog.take, self._binding.admit
+        while (item := take(own)) is not None:
+            work = item if item.__class__ is Work else admit(item)
+            if work is not None:
+                self._run(work, lane)
+
+    def _poll_and_run(self, lane: Any) -> None:
+        backlog = self.backlog
+        while self._may_poll():
+            work = backlog.take_now() or self._poll(lane)
+            if work is not None:
+                self._run(work, lane)
+        while (work := backlog.take_now()) is not None:
+            self._run(work, lane)
+
+    def _poll(self, lane: Any) -> Work | None:
+        with self._lock:
+            self._polling.append(lane)
+        try:
+            return self._binding.poll(lane)
+        finally:
+            with self._lock:
+                self._polling.remove(lane)
+
+    def _run(self, work: Work, lane: Any) -> None:
+        try:
+            self._runner.run(work, lane)
+        except BaseException as error:  # noqa: BLE001 - a fault of ours must not cost the caller its answer
+            _logger.critical(
+                "running %s failed inside the engine",
+                work.name,
+                exc_info=error,
+                extra={"action": "run_failed", "request_id": work.key, "method": work.name},
+            )
+            self._runner.finish(work, outcome_of(Ending.RAISED, error))
