@@ -1,0 +1,138 @@
+"""One kept connection as the data plane uses it: opened, limited in time, looked at, interrupted."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from kiwi_worker.transport.failures import Interrupted
+from kiwi_worker.transport.opening import new_connection, open_socket, shut_down
+
+if TYPE_CHECKING:
+    from urllib3.connection import HTTPConnection
+
+    from kiwi_worker.transport.endpoint import Endpoint
+
+_MAX_SECONDS = 1e6
+_MIN_SECONDS = 0.001
+_KERNEL_LIMITS = sys.platform != "win32"
+
+
+class Connection:
+    """A socket to an endpoint. Used by one thread at a time; only `interrupt` may come from another.
+
+    Attributes:
+        sock: the open socket, or None.
+        limit_seconds: the time limit now set for one wait on it.
+        interrupted: set by `interrupt`, cleared by the user of the connection when it took notice.
+    """
+
+    def __init__(self, endpoint: Endpoint, connect_timeout: float) -> None:
+        self.sock: socket.socket | None = None
+        self.limit_seconds = 0.0
+        self.interrupted = False
+        self._endpoint = endpoint
+        self._connect_timeout = connect_timeout
+        self._opening: HTTPConnection | None = None
+        self._blocks_in_kernel = False
+        # Without it, an interrupt could shut down a number that already belongs to another file.
+        self._lock = threading.Lock()
+
+    def open(self) -> socket.socket:
+        """Open a new connection in the place of the present one.
+
+        Raises:
+            Interrupted: it was, before or meanwhile.
+            SettingsError: a certificate file cannot be used.
+            OSError: it could not be opened.
+        """
+        self.discard()
+        opening = self._opening = new_connection(self._endpoint, self._connect_timeout)
+        try:
+            self._stop_if_interrupted()
+            limit_seconds = 3 * self._connect_timeout if self._endpoint.via is not None else None
+            sock = open_socket(opening, limit_seconds)
+        except BaseException:
+            self._stop_if_interrupted()
+            raise
+        finally:
+            self._opening = None
+        self._blocks_in_kernel = _KERNEL_LIMITS and type(sock) is socket.socket
+        if self._blocks_in_kernel:
+            sock.settimeout(None)
+        self.limit_seconds = 0.0
+        # First the socket, then the look at the flag; `interrupt` does it the other way round.
+        self.sock = sock
+        self._stop_if_interrupted()
+        return sock
+
+    def _stop_if_interrupted(self) -> None:
+        if self.interrupted:
+            raise Interrupted
+
+    def set_limit(self, seconds: float) -> None:
+        """Limit every wait on the socket from now on.
+
+        Raises:
+            ValueError: no finite, positive number of seconds.
+        """
+        if not 0 < seconds <= _MAX_SECONDS:
+            raise ValueError(f"a time limit is over 0 and at most {_MAX_SECONDS:.0f} seconds: {seconds!r}")
+        assert self.sock is not None
+        seconds = max(seconds, _MIN_SECONDS)
+        if self._blocks_in_kernel:
+            limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        else:
+            self.sock.settimeout(seconds)
+        self.limit_seconds = seconds
+
+    def is_stale(self) -> bool:
+        """Whether the idle connection was closed, or has bytes on it that no request asked for."""
+        assert self.sock is not None
+        if type(self.sock) is socket.socket:
+            return _is_readable(self.sock)
+        return self._is_stale_below_tls(self.sock)
+
+    def _is_stale_below_tls(self, sock: socket.socket) -> bool:
+        """Readable is not yet closed: session tickets and key updates come at any time. So TLS is asked."""
+        import ssl
+
+        sock.settimeout(0)
+        self.limit_seconds = 0.0
+        try:
+            sock.recv(1)
+        except (ssl.SSLWantReadError, BlockingIOError):
+            return False
+        except OSError:
+            pass
+        return True
+
+    def interrupt(self) -> None:
+        """From any thread: end what the connection is doing, or the next thing it is asked to do."""
+        with self._lock:
+            self.interrupted = True
+            opening = self._opening
+            sock = self.sock or (opening.sock if opening is not None else None)
+            if sock is not None:
+                shut_down(sock)
+
+    def discard(self) -> None:
+        """Close the socket, if there is one; the next use opens another."""
+        with self._lock:
+            sock, self.sock = self.sock, None
+            if sock is not None:
+                sock.close()
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    if sys.platform == "win32":
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,133 @@
+"""Opening a connection: urllib3's connection classes do it, and what they open is handed on as a socket.
+
+TLS, host name checks, CONNECT tunnels, DNS and both IP versions are theirs. What is decided here is
+which of the two classes to use, and whom it connects to:
+
+    server   proxy    connection
+    http     none     to the server
+    https    none     TLS to the server
+    http     http     to the proxy, requests in absolute form
+    http     https    TLS to the proxy, requests in absolute form
+    https    http     to the proxy, CONNECT, TLS to the server
+    https    https    TLS to the proxy, CONNECT, in it TLS to the server
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable
+
+    from urllib3.connection import HTTPConnection
+
+    from kiwi_worker.transport.endpoint import Address, Endpoint, Proxy
+
+    _ContextMaker = Callable[[], ssl.SSLContext]
+
+
+def new_connection(endpoint: Endpoint, connect_timeout: float) -> HTTPConnection:
+    """An unopened connection that will lead to the endpoint's server.
+
+    Args:
+        connect_timeout: seconds, for each address of the host, and again for the TLS handshake.
+    """
+    if endpoint.via is None:
+        return _plain_or_tls(endpoint.address, endpoint.tls_context, connect_timeout)
+    if endpoint.scheme == "https":
+        return _tunnel(endpoint, endpoint.via, connect_timeout)
+    return _plain_or_tls(endpoint.via.address, endpoint.proxy_tls_context, connect_timeout)
+
+
+def open_socket(connection: HTTPConnection, limit_seconds: float | None) -> socket.socket:
+    """Open the connection and take its socket; the caller closes it.
+
+    Args:
+        limit_seconds: the most that everything together may take, where the connection's own limits
+            leave a gap: a proxy that answers CONNECT one byte at a time.
+
+    Raises:
+        OSError: it could not be opened; its cause says why.
+    """
+    from http.client import HTTPException
+
+    from urllib3.exceptions import HTTPError
+
+    watch = _Watch(connection, limit_seconds) if limit_seconds is not None else None
+    try:
+        connection.connect()
+    except (HTTPError, HTTPException) as error:
+        connection.close()
+        raise ConnectionError from error
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        if watch is not None:
+            watch.end()
+    # SSLTransport (TLS inside TLS) is no socket by type, but has every method used here.
+    sock = cast("socket.socket", connection.sock)
+    if hasattr(sock, "suppress_ragged_eofs"):
+        # Under TLS an end without a farewell may be an attacker's doing: it is an error, not an end.
+        cast("Any", sock).suppress_ragged_eofs = False
+    return sock
+
+
+def shut_down(sock: Any) -> None:
+    """End every blocked call on a socket, from any thread; it stays to be closed by its user."""
+    import socket
+
+    # Under TLS the farewell belongs to the thread that uses the connection: below it, only TCP is ended.
+    lower = sock if isinstance(sock, socket.socket) else sock.socket
+    try:
+        socket.socket.shutdown(lower, socket.SHUT_RDWR)
+    except OSError:
+        pass
+
+
+class _Watch:
+    """Ends a connection's opening when its time is over."""
+
+    def __init__(self, connection: HTTPConnection, limit_seconds: float) -> None:
+        self._connection = connection
+        self._timer = threading.Timer(limit_seconds, self._expire)
+        self._timer.name = "kiwi-connect-limit"
+        self._timer.daemon = True
+        try:
+            self._timer.start()
+        except RuntimeError as error:
+            raise OSError(f"no thread could be started to watch over it: {error}") from None
+
+    def _expire(self) -> None:
+        sock = self._connection.sock
+        if sock is not None:
+            shut_down(sock)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+
+def _plain_or_tls(address: Address, context: _ContextMaker, connect_timeout: float) -> HTTPConnection:
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+
+    if address.scheme == "http":
+        return HTTPConnection(address.host, address.port, timeout=connect_timeout)
+    return HTTPSConnection(address.host, address.port, timeout=connect_timeout, ssl_context=context())
+
+
+def _tunnel(endpoint: Endpoint, proxy: Proxy, connect_timeout: float) -> HTTPConnection:
+    from urllib3.connection import HTTPSConnection, ProxyConfig
+
+    connection = HTTPSConnection(
+        proxy.address.host,
+        proxy.address.port,
+        timeout=connect_timeout,
+        ssl_context=endpoint.tls_context(),
+        proxy_config=ProxyConfig(endpoint.proxy_tls_context(), False, None, None),
+    )
+    connection.set_tunnel(endpoint.host, endpoint.port, proxy.headers(), scheme=proxy.address.scheme)
+    return connection
