@@ -65,8 +65,8 @@ def _read_target(context: click.Context, parameter: click.Parameter, value: str)
 def probe(target: tuple[str, int], tcp: bool, count: int, timeout: float, as_json: bool) -> None:
     """Send a pull signal to a lazy worker's wake-up probe and show its ACK and the round trip.
 
-    The worker drains its queue, as if the middleware had sent the packet. The exit status is 0 only when every
-    packet was acknowledged.
+    The worker drains its queue, as if the middleware had sent the packet. The exit status is 0 only when
+    every packet was acknowledged.
     """
     ask = _over_tcp if tcp else _over_udp
     done = []

@@ -5,126 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 import struct
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from probed import LIMIT_SECONDS, Probed, eventually, exactly, needs_ipv6, probed, received
 
 from kiwi_worker.errors import ProbePortError, SettingsError
 from kiwi_worker.kiwi.probe import ProbeListener, pull_signal
-from kiwi_worker.kiwi.probe.connections import MAX_CONNECTIONS
 from kiwi_worker.kiwi.probe.datagrams import DatagramSocket
 from kiwi_worker.kiwi.probe.ports import bind_pair
-
-LIMIT_SECONDS = 20.0
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as sock:
-            sock.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.002)
-
-
-class Probed:
-    """A listener at work, and the wake-ups it caused."""
-
-    def __init__(
-        self, bind: str = "127.0.0.1", on_wake: Callable[[], None] | None = None, **options: Any
-    ) -> None:
-        self.wakes = 0
-        self._on_wake = on_wake
-        self.listener = ProbeListener(bind, 0, self._woken, **options)
-        self.port = self.listener.bind()
-        self.thread = threading.Thread(target=self.listener.serve, name="probe", daemon=True)
-        self.thread.start()
-
-    def _woken(self) -> None:
-        self.wakes += 1
-        if self._on_wake is not None:
-            self._on_wake()
-
-    @property
-    def counters(self) -> Any:
-        return self.listener.counters
-
-    def stop(self) -> None:
-        self.listener.stop()
-        self.thread.join(LIMIT_SECONDS)
-        assert not self.thread.is_alive()
-
-    @contextlib.contextmanager
-    def udp(self, address: str = "127.0.0.1") -> Iterator[socket.socket]:
-        """A socket that hears only the address it probes, as a middleware's may be."""
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(LIMIT_SECONDS)
-            sock.connect((address, self.port))
-            yield sock
-
-    @contextlib.contextmanager
-    def tcp(self, address: str = "127.0.0.1") -> Iterator[socket.socket]:
-        with socket.create_connection((address, self.port), LIMIT_SECONDS) as sock:
-            yield sock
-
-    def ask(self, identity: str, address: str = "127.0.0.1") -> bytes:
-        with self.udp(address) as sock:
-            sock.send(pull_signal(identity))
-            return sock.recv(65_536)
-
-    def still_works(self) -> None:
-        identity = f"still-{random.random()}"
-        assert self.ask(identity) == b"ACK:" + identity.encode()
-
-
-@contextlib.contextmanager
-def probed(*arguments: Any, **options: Any) -> Iterator[Probed]:
-    probe = Probed(*arguments, **options)
-    try:
-        yield probe
-    finally:
-        probe.stop()
-
-
-@pytest.fixture
-def probe() -> Iterator[Probed]:
-    with probed() as running:
-        yield running
-
-
-def received(sock: socket.socket) -> bytes:
-    """Everything until the other side closes."""
-    answer = b""
-    while part := sock.recv(65_536):
-        answer += part
-    return answer
-
-
-def exactly(sock: socket.socket, length: int) -> bytes:
-    answer = b""
-    while len(answer) < length and (part := sock.recv(length - len(answer))):
-        answer += part
-    return answer
 
 
 class TestSentencesOfThePage:
@@ -429,113 +325,6 @@ class TestErrorsOfTheSystem:
             assert probe.counters.receive_errors == 20
         finally:
             probe.stop()
-
-
-class TestConnections:
-    def test_a_packet_split_over_segments_is_one_packet(self, probe: Probed) -> None:
-        with probe.tcp() as sock:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for byte in pull_signal("split '}{' here"):
-                sock.sendall(bytes([byte]))
-            assert exactly(sock, 19) == b"ACK:split '}{' here"
-
-    def test_two_packets_in_one_segment_are_two_packets(self, probe: Probed) -> None:
-        with probe.tcp() as sock:
-            sock.sendall(pull_signal("one") + b"\r\n" + pull_signal("two"))
-            assert exactly(sock, 14) == b"ACK:oneACK:two"
-            sock.sendall(pull_signal("three"))
-            assert exactly(sock, 9) == b"ACK:three"
-        eventually(lambda: probe.wakes == 3)
-
-    def test_strings_and_escapes_do_not_fool_the_balance(self, probe: Probed) -> None:
-        tricky = json.dumps({"Message": '}{"\\', "PacketId": "tr{ick}y\\"}).encode()
-        with probe.tcp() as sock:
-            sock.sendall(tricky + tricky)
-            assert exactly(sock, 26) == b"ACK:tr{ick}y\\ACK:tr{ick}y\\"
-
-    def test_a_sender_that_has_closed_its_half_gets_its_answers(self, probe: Probed) -> None:
-        with probe.tcp() as sock:
-            sock.sendall(pull_signal("a") + pull_signal("b"))
-            sock.shutdown(socket.SHUT_WR)
-            assert received(sock) == b"ACK:aACK:b"
-
-    def test_a_packet_cut_short_is_counted(self, probe: Probed) -> None:
-        with probe.tcp() as sock:
-            sock.sendall(pull_signal("a")[:-1])
-            sock.shutdown(socket.SHUT_WR)
-            assert received(sock) == b""
-        assert probe.counters.ignored["incomplete"] == 1
-
-    def test_a_value_that_is_no_packet_is_skipped(self, probe: Probed) -> None:
-        with probe.tcp() as sock:
-            sock.sendall(b'[{"PacketId":"inner"}]{"PacketId":7}' + pull_signal("next"))
-            assert exactly(sock, 8) == b"ACK:next"
-
-    def test_what_is_no_json_ends_the_connection(self, probe: Probed) -> None:
-        with probe.tcp() as sock:
-            sock.sendall(pull_signal("a") + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert received(sock) == b"ACK:a"
-        assert probe.counters.ignored["not_json"] == 1
-
-    def test_a_packet_over_64_kib_ends_the_connection(self, probe: Probed) -> None:
-        with probe.tcp() as sock, contextlib.suppress(ConnectionError):
-            sock.sendall(b'{"PacketId":"' + b"a" * 200_000)
-            assert received(sock) == b""
-        eventually(lambda: probe.counters.ignored["too_long"] == 1)
-        probe.still_works()
-
-    def test_a_slow_sender_is_cut_off_however_busy_it_looks(self) -> None:
-        with probed(idle_limit=0.3) as probe, probe.tcp() as sock:
-            sock.sendall(b"{")
-            closed = threading.Event()
-
-            def drip() -> None:
-                with contextlib.suppress(OSError):
-                    while not closed.wait(0.02):
-                        sock.sendall(b" ")
-
-            dripping = threading.Thread(target=drip, name="drip")
-            dripping.start()
-            with contextlib.suppress(ConnectionError):
-                assert received(sock) == b""
-            closed.set()
-            dripping.join(LIMIT_SECONDS)
-            assert probe.counters.cut_connections == 1
-            assert probe.counters.ignored["incomplete"] == 1
-            probe.still_works()
-
-    def test_an_idle_connection_is_closed_and_its_answers_were_sent(self) -> None:
-        with probed(idle_limit=0.2) as probe, probe.tcp() as sock:
-            sock.sendall(pull_signal("a"))
-            assert received(sock) == b"ACK:a"
-
-    def test_held_connections_shut_nobody_out(self, probe: Probed) -> None:
-        with contextlib.ExitStack() as held:
-            for _ in range(MAX_CONNECTIONS + 10):
-                held.enter_context(probe.tcp())
-            with probe.tcp() as sock:
-                sock.sendall(pull_signal("in"))
-                assert exactly(sock, 6) == b"ACK:in"
-            assert probe.counters.cut_connections == 11
-            assert probe.ask("udp") == b"ACK:udp"
-
-    def test_a_sender_that_takes_no_answers_is_not_read_for_ever(self) -> None:
-        packet = json.dumps({"PacketId": "x" * 128}).encode()
-        with probed(idle_limit=1.0) as probe, probe.tcp() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.settimeout(0.2)
-            with contextlib.suppress(OSError):
-                while True:
-                    sock.sendall(packet * 400)
-            eventually(lambda: probe.counters.cut_connections == 1)
-            probe.still_works()
-
-    def test_a_connection_that_is_reset_harms_nobody(self, probe: Probed) -> None:
-        for data in (b"", b"{", pull_signal("reset")):
-            with probe.tcp() as sock:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                sock.sendall(data)
-        probe.still_works()
 
 
 class TestPort:
