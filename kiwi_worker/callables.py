@@ -157,9 +157,10 @@ def _is_generator_coroutine(layer: Any) -> bool:
 
 
 def _refuse_unbound(function: Callable[..., Any]) -> None:
-    parts = getattr(function, "__qualname__", "").rsplit(".", 2)
-    code = getattr(function, "__code__", None)
-    if len(parts) < 2 or parts[-2] == "<locals>" or code is None:
+    if not inspect.isfunction(function):
+        return
+    parts, code = function.__qualname__.rsplit(".", 2), function.__code__
+    if len(parts) < 2 or parts[-2] == "<locals>":
         return
     if code.co_varnames[: min(1, code.co_argcount)] == ("self",):
         raise DefinitionError(

@@ -24,6 +24,7 @@ _SENTENCES = {
     "Object missing required field ": "`{label}` is missing the required field {rest}",
     "Object contains unknown field ": "`{label}` has the unknown field {rest}",
 }
+_ANY_KEY = "[...]"
 _NO_CHOICE = "Invalid enum value "
 _TEXT_LIMIT = 500
 _KEY_LIMIT = 60
@@ -93,7 +94,7 @@ def _sentence(text: str, label: str) -> str:
 
 
 def _label(path: str, whole: str, positions: Sequence[str]) -> str:
-    name = path.rpartition(".")[2] if "." in path.replace("[...]", "") else path
+    name = path.replace(_ANY_KEY, "[*]").rpartition(".")[2].replace("[*]", _ANY_KEY)
     if not name.startswith("$"):
         return name
     index, _, rest = name[2:].partition("]")

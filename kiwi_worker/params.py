@@ -141,8 +141,8 @@ class CallPlan:
     def _object_fault(self, text: bytes, error: Exception) -> InvalidParameters:
         try:
             entries = _whole_object(text)
-        except (msgspec.DecodeError, RecursionError):
-            return self._invalid(describe(error, "params"))
+        except (msgspec.DecodeError, RecursionError) as broken:
+            return self._invalid(describe(broken, "params"))
         required = [entry.name for entry in self.signature.named if entry.required]
         missing = [name for name in required if name not in entries]
         forbidden = list(self._extra_keys(entries)) if self._forbidding()["forbid_unknown_fields"] else []

@@ -61,6 +61,11 @@ def readable(hint: Any, *, strict: bool) -> Any:
         NameError: a type inside it has hints of its own that cannot be resolved.
     """
     hint = _rewritten(hint, strict)
+    _require_readable(hint)
+    return hint
+
+
+def _require_readable(hint: Any) -> None:
     problem = _refusal(hint)
     if problem:
         raise UnreadableType(problem)
@@ -70,7 +75,6 @@ def readable(hint: Any, *, strict: bool) -> Any:
                 f"`{_name(cls)}` cannot be read from JSON; use a dataclass, a TypedDict, a msgspec.Struct, "
                 "a pydantic model, or Any to receive the plain value"
             )
-    return hint
 
 
 @functools.lru_cache(maxsize=2)
@@ -138,9 +142,7 @@ def _union(members: tuple[Any, ...], strict: bool) -> Any:
     if not _refusal(union):
         return union
     for member in members:
-        problem = _refusal(member)
-        if problem:
-            raise UnreadableType(problem)
+        _require_readable(member)
     return _reader(union, _first_that_fits(members, strict), lambda: _any_of(members))
 
 
