@@ -6,6 +6,7 @@ outcome, forgotten) from one thread and from eight; then recovery.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -60,6 +61,7 @@ def handle_in_threads(journal: Journal, count: int) -> None:
 
 def main() -> None:
     """Measure and print."""
+    logging.disable()
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as directory:
         path = os.path.join(directory, "journal")
         with Journal.open(path, worker_id="benchmark", compact_bytes=1 << 30, max_bytes=1 << 30) as journal:

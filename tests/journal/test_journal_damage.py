@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -146,5 +147,8 @@ def test_a_rewrite_that_was_killed_leaves_the_journal(tmp_path: Path) -> None:
     with open_journal(path) as journal:
         journal.received([("a", b"1")])
     write(tmp_path / "journal.new", b"half of a new jour")
-    assert set(states(recover(path))) == {"a"}
-    assert os.listdir(tmp_path) == ["journal"]
+    (tmp_path / "journal.new").chmod(0o644)
+    with open_journal(path) as journal:
+        assert set(states(journal.recovered)) == {"a"}
+        assert os.listdir(tmp_path) == ["journal"]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600

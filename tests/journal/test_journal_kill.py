@@ -68,11 +68,11 @@ def check(path: Path, reached: dict[str, int]) -> None:
             assert rank == RANK["outcome"]
         else:
             assert STATE_RANK[left[key][0]] >= rank
-    for key, (state, body, locked, runs) in left.items():
-        assert key is not None
-        assert body == body_of("out" if state == "outcome" else "in", key)
+    for name, (state, body, locked, runs) in left.items():
+        assert name is not None
+        assert body == body_of("out" if state == "outcome" else "in", name)
         if state == "started":
-            assert (runs, locked) == (1, int(key.split("-")[1]) % 2 == 0)
+            assert (runs, locked) == (1, int(name.split("-")[1]) % 2 == 0)
 
 
 def test_a_killed_writer_with_sync_always(tmp_path: Path) -> None:

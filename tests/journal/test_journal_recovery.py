@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,48 @@ def test_stats(tmp_path: Path) -> None:
         journal.forgotten("b")
         journal.flush()
         assert journal.stats == (path.stat().st_size, 1, False)
+
+
+def test_an_id_received_again_after_it_was_forgotten_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = open_journal(path)
+    journal.received([("a", b"first")])
+    journal.forgotten("a")
+    journal.received([("a", b"second")])
+    crash(journal)
+    assert states(recover(path)) == {"a": ("waiting", b"second", False, 0)}
+
+
+def test_entries_are_forgotten_while_the_file_is_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    keys = [str(number) for number in range(5000)]
+    with open_journal(path, compact_bytes=1 << 30, max_bytes=1 << 30) as journal:
+        for key in keys:
+            journal.received([(key, b"x" * 100)])
+
+        def forget() -> None:
+            for _ in range(10):
+                for key in keys[::2]:
+                    journal.forgotten(key)
+                for key in keys[:1000:2]:
+                    journal.received([(key, b"again")])
+            for key in keys[::2]:
+                journal.forgotten(key)
+
+        thread = threading.Thread(target=forget)
+        thread.start()
+        while thread.is_alive():
+            with journal._lock:
+                journal._rewrite(durable=False)
+        thread.join()
+    assert set(states(recover(path))) == set(keys[1::2])
+
+
+def test_only_interval_has_a_thread(tmp_path: Path) -> None:
+    for sync, count in ((None, 0), ("always", 0), ("interval", 1)):
+        with open_journal(tmp_path / "journal", sync=sync):
+            assert [thread.name for thread in threading.enumerate()].count("kiwi-journal-sync") == count
+    assert "kiwi-journal-sync" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("sync", ["interval", "always"])
