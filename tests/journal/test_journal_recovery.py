@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,15 @@ def test_an_id_received_again_after_it_was_forgotten_is_open(tmp_path: Path) -> 
     assert states(recover(path)) == {"a": ("waiting", b"second", False, 0)}
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless_threads")
 def test_entries_are_forgotten_while_the_file_is_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     keys = [str(number) for number in range(5000)]
