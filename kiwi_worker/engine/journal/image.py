@@ -51,7 +51,7 @@ def read_journal(path: str) -> JournalImage:
     """
     try:
         # A FIFO would hold up the open for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise JournalError(f"journal {path}: not a regular file")
