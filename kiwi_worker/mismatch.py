@@ -45,7 +45,7 @@ def describe(error: Exception, whole: str, positions: Sequence[str] = (), hint: 
         return f"{whole}: nested too deep"
     if isinstance(error, msgspec.ValidationError):
         return _describe_mismatch(str(error), whole, positions, hint)
-    if isinstance(error, msgspec.DecodeError):
+    if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):
         return f"{whole}: not valid JSON ({error})"
     return f"{whole}: {_readable_text(error)}"
 

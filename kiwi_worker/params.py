@@ -88,6 +88,14 @@ class CallPlan:
 
     def _bind_carefully(self, params: bytes | msgspec.Raw | None, context: object) -> Arguments:
         """Every form of params, and every fault in them."""
+        try:
+            return self._bind_any(params, context)
+        except InvalidParameters:
+            raise
+        except Exception as error:  # noqa: BLE001 - types of the user may raise anything while they are read
+            raise self._invalid(describe(error, "params")) from None
+
+    def _bind_any(self, params: bytes | msgspec.Raw | None, context: object) -> Arguments:
         text = self._opened(b"" if params is None else bytes(params).strip(b" \t\r\n"))
         if text[:1] == b"{":
             return self._bind_object(text, context)
@@ -100,16 +108,13 @@ class CallPlan:
             return b"{}"
         if text[:1] != b'"':
             return text
-        try:
-            inner = _whole_string(text).strip(" \t\r\n")
-        except msgspec.DecodeError as error:
-            raise self._invalid(describe(error, "params")) from None
+        inner = _whole_string(text).strip(" \t\r\n")
         return inner.encode() if inner[:1] in ("{", "[") else text
 
     def _bind_object(self, text: bytes, context: object) -> Arguments:
         try:
             values = _astuple(self._decode_named(text))
-        except Exception as error:  # noqa: BLE001 - types of the user may raise anything while they are read
+        except Exception as error:  # noqa: BLE001 - as above
             raise self._object_fault(text, error) from None
         args, kwargs = self._arrange(values, context)
         if self.signature.var_keyword is not None:
@@ -139,10 +144,7 @@ class CallPlan:
         return {name: value for name, value in entries.items() if name not in self._names}
 
     def _object_fault(self, text: bytes, error: Exception) -> InvalidParameters:
-        try:
-            entries = _whole_object(text)
-        except (msgspec.DecodeError, RecursionError) as broken:
-            return self._invalid(describe(broken, "params"))
+        entries = _whole_object(text)
         required = [entry.name for entry in self.signature.named if entry.required]
         missing = [name for name in required if name not in entries]
         forbidden = list(self._extra_keys(entries)) if self._forbidding()["forbid_unknown_fields"] else []

@@ -15,7 +15,7 @@ from kiwi_worker.context import Context
 from kiwi_worker.errors import DefinitionError, InvalidParameters
 from kiwi_worker.methods import Registry
 
-CONTEXT = Context()
+CONTEXT = object()
 
 
 class ReportContext(Context):
@@ -25,7 +25,7 @@ class ReportContext(Context):
 def test_string_annotations_are_checked_like_real_ones() -> None:
     bind = method_samples.registry["pay"].plan.bind
     assert bind(b'{"item":{"amount":3}}', CONTEXT) == ((method_samples.Shop.Item(3),), {"ctx": CONTEXT})
-    with pytest.raises(InvalidParameters, match=r"`amount` expected `int`, got `str` - at `\$\.item\.amount`"):
+    with pytest.raises(InvalidParameters, match=r"`amount` expected `int`, got .* `\$\.item\.amount`"):
         bind(b'{"item":{"amount":"3"}}', CONTEXT)
 
 
@@ -136,7 +136,7 @@ def test_a_type_that_no_json_can_be_read_into_is_refused_by_name() -> None:
 
     def handler(engine: list[Engine]) -> None: ...
 
-    with pytest.raises(DefinitionError, match="`handler`: parameter `engine`: `Engine` cannot be read from JSON"):
+    with pytest.raises(DefinitionError, match="parameter `engine`: `Engine` cannot be read from JSON"):
         Registry().method(handler)
 
 

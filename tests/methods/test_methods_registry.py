@@ -93,7 +93,9 @@ def test_include_refuses_a_name_taken_by_another_function() -> None:
         registry.include(method_samples.registry)
 
 
-@pytest.mark.parametrize("name", ["a/b", "/", "a\nb", "a\x00", "\x1b[0m", " a", "a ", "", "\ud800", "a\u2028b"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "/", "a\nb", "a\x00", "\x1b[0m", " a", "a ", "", "\ud800", "a\u2028b"]
+)
 def test_names_that_cannot_be_served_are_refused(name: str) -> None:
     with pytest.raises(DefinitionError):
         Registry().method(name)(hello)

@@ -246,5 +246,5 @@ def test_attrs_classes_are_read() -> None:
     attrs = pytest.importorskip("attrs")
     order = attrs.make_class("Order", {"count": attrs.field(type=int)})
     assert bind(list[order], '[{"count":1}]')[0].count == 1
-    with pytest.raises(InvalidParameters, match=r"`count` expected `int`, got `str` - at `\$\.value\[0\]\.count`"):
+    with pytest.raises(InvalidParameters, match=r"`count` expected `int`, .* `\$\.value\[0\]\.count`"):
         bind(list[order], '[{"count":"1"}]')
