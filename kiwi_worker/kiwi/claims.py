@@ -191,7 +191,7 @@ def _public_keys(body: bytes) -> dict[str | None, object]:
 
     try:
         found = jwt.PyJWKSet.from_dict(msgspec.json.decode(body, type=dict[str, Any])).keys
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as error:
+    except (jwt.PyJWTError, msgspec.MsgspecError, ValueError, TypeError, AttributeError) as error:
         raise ProtocolError(
             f"jwks_url did not answer with a JSON Web Key Set that can be used ({type(error).__name__})"
         ) from None

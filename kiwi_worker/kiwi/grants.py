@@ -192,7 +192,7 @@ def _check_status(answer: Answer) -> None:
 def _members(answer: Answer) -> Mapping[str, Any]:
     try:
         value = msgspec.json.decode(answer.body.removeprefix(_BYTE_ORDER_MARK))
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _unexpected(f"{len(answer.body)} bytes that are no JSON") from None
     if isinstance(value, str):
         return {"access_token": value}

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from inspect import signature
 
 import pytest
 from click.testing import CliRunner, Result
@@ -27,7 +28,9 @@ def port() -> Iterator[int]:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(probe, arguments)
+    # Older versions of click mix the two streams unless told otherwise, newer ones cannot be told.
+    separate = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+    return CliRunner(**separate).invoke(probe, arguments)
 
 
 @pytest.mark.parametrize("options", [[], ["--tcp"]])

@@ -93,7 +93,7 @@ def _decoded(data: bytes) -> object:
         raise NotAPacket("too_long")
     try:
         decoded: object = msgspec.json.decode(data)
-    except (ValueError, RecursionError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise NotAPacket("not_json") from None
     return decoded
 
