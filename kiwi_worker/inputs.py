@@ -8,7 +8,6 @@ params are given to its parameters one by one (`kiwi_worker.params`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +45,12 @@ class InputPlan:
         self._hint = Any if self._roles.taker is None else self._roles.taker.hint
         self._hook = read_hook(strict)
         self._decode = msgspec.json.Decoder(self._hint, strict=strict, dec_hook=self._hook).decode
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether the handler receives the context."""
+        roles = self._roles
+        return _CONTEXT in roles.positions or any(role is _CONTEXT for _, role in roles.keys)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -100,8 +105,7 @@ class InputPlan:
         return args, {name: context if role is _CONTEXT else value for name, role in roles.keys}
 
 
-@dataclass(frozen=True)
-class _Roles:
+class _Roles(msgspec.Struct, frozen=True, eq=False):
     """Which parameter receives what.
 
     Attributes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypedDict, TypeVar, overload
 
@@ -46,6 +45,10 @@ class Plan(Protocol):
         """The JSON schema of what a caller sends."""
 
     @property
+    def wants_context(self) -> bool:
+        """Whether the handler receives the context."""
+
+    @property
     def bind(self) -> Callable[[bytes | msgspec.Raw | None, object], Arguments]:
         """`bind(params, context)` gives `(args, kwargs)` and raises only `InvalidParameters`."""
 
@@ -62,8 +65,7 @@ class HandlerKeywords(TypedDict, total=False):
     strict: bool
 
 
-@dataclass(frozen=True)
-class HandlerOptions:
+class HandlerOptions(msgspec.Struct, frozen=True):
     """What a definition says about running its handler.
 
     Attributes:
@@ -90,10 +92,9 @@ class HandlerOptions:
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> HandlerOptions:
         """Options from the keywords of a decorator."""
-        known = [field.name for field in fields(cls)]
-        unknown = [name for name in keywords if name not in known]
+        unknown = [name for name in keywords if name not in cls.__struct_fields__]
         if unknown:
-            raise DefinitionError(unknown_text(unknown, known, noun="option"))
+            raise DefinitionError(unknown_text(unknown, cls.__struct_fields__, noun="option"))
         return cls(**keywords)
 
     def __post_init__(self) -> None:
@@ -110,8 +111,7 @@ class HandlerOptions:
                 raise _bad_option(name, getattr(self, name), "True or False")
 
 
-@dataclass(frozen=True, eq=False)
-class HandlerDefinition:
+class HandlerDefinition(msgspec.Struct, frozen=True, eq=False):
     """One handler, ready to be served.
 
     Attributes:
@@ -147,8 +147,7 @@ class HandlerDefinition:
         return self.plan.schema
 
 
-@dataclass(frozen=True, eq=False)
-class MethodDefinition(HandlerDefinition):
+class MethodDefinition(HandlerDefinition, frozen=True, eq=False):
     """One method of a Kiwi worker."""
 
     plan: CallPlan

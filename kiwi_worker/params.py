@@ -68,6 +68,11 @@ class CallPlan:
         self._decode_named = self._decoder(self._named).decode
         self.bind = self._quickest()
 
+    @property
+    def wants_context(self) -> bool:
+        """Whether the handler receives the context."""
+        return self.signature.context_name is not None
+
     @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the params given by name, as far as the types have one."""

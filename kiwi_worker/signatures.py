@@ -13,8 +13,9 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from kiwi_worker.callables import closure_of, globals_of, place_of
 from kiwi_worker.context import Context
@@ -28,8 +29,7 @@ _FRAMES_SEARCHED = 12
 _CONTEXT_NAMES: Mapping[str, Any] = {"Context": Context}
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True, eq=False):
     """One parameter of a handler.
 
     Attributes:
@@ -53,8 +53,7 @@ class Parameter:
         return self.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True, eq=False):
     """What a handler takes, apart from the context.
 
     Attributes:

@@ -345,3 +345,14 @@ def test_the_schema_describes_the_params() -> None:
     assert described["properties"]["n"] == {"type": "integer", "default": 0}
     assert described["additionalProperties"] is False
     assert registry["hello"].params_schema is schema
+
+
+@pytest.mark.parametrize(
+    ("function", "wanted"), [(hello, False), (context_last, True), (only_context_by_name, True)]
+)
+def test_a_plan_says_whether_the_handler_wants_the_context(
+    function: Callable[..., Any], wanted: bool
+) -> None:
+    registry = Registry()
+    registry.method("f")(function)
+    assert registry["f"].plan.wants_context is wanted
