@@ -65,34 +65,31 @@ class Engine:
     """Runs the work a binding brings.
 
     Args:
-        name: what thread names begin with.
+        crew: starts the threads.
         binding: the protocol.
         definitions: what is served, by the keys the binding finds it with.
         limits: the numbers.
         around: handler middleware, the first outermost.
         journal: remembers what must survive the process; None for nothing.
         run_in_process: runs a call in a process of its own and gives its outcome.
-        on_fatal: called, from any thread, with an error after which the worker has to stop.
     """
 
     def __init__(
         self,
         *,
-        name: str,
+        crew: Crew,
         binding: Binding,
         definitions: Iterable[tuple[Any, HandlerDefinition]],
         limits: Limits,
         around: Sequence[Around] = (),
         journal: Journal | None = None,
         run_in_process: Callable[[Work], Outcome],
-        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._binding = binding
         self._limits = limits
         self._journal = journal
-        self._on_fatal = on_fatal
-        self.crew = Crew(name, on_fatal)
-        start = self.crew.start
+        self.crew = crew
+        start = crew.start
         self.timekeeper = Timekeeper(start)
         self.outbox = Outbox(
             binding,

@@ -1,0 +1,95 @@
+"""Locking a request before it is handled (protocol page, "The request loop", step 2)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from urllib.parse import quote
+
+from kiwi_worker.errors import Ambiguous, KiwiWorkerError, NotSent
+from kiwi_worker.kiwi.session import Lane
+from kiwi_worker.transport import Answer, Backoff, retry_after_seconds
+
+__all__ = ["Locking"]
+
+_logger = logging.getLogger("kiwi_worker.kiwi")
+
+RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers that claim nothing for anybody: a stated deviation from "anything else means another worker"."""
+READ_LIMIT_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Locking:
+    """Asks for locks.
+
+    Args:
+        attempts: how often each is asked for.
+        run_ambiguous: whether a lock that may be ours, and cannot be proved to be, counts as ours.
+    """
+
+    def __init__(self, attempts: int, *, run_ambiguous: bool) -> None:
+        self._attempts = attempts
+        self._run_ambiguous = run_ambiguous
+        self._stopped = threading.Event()
+        self.ambiguous = 0
+        self.given_up = 0
+
+    def stop(self) -> None:
+        """End every pause."""
+        self._stopped.set()
+
+    def lock(self, request_id: str, lane: Lane) -> bool:
+        """Whether this worker owns the request now."""
+        path = f"/worker/lock_request/{quote(request_id, safe='')}"
+        pauses, ambiguous = Backoff(0.1, 1.0), False
+        for attempt in range(self._attempts):
+            pause = pauses.next()
+            try:
+                answer = lane.call("PUT", path, read_timeout=READ_LIMIT_SECONDS)
+            except Ambiguous as error:
+                ambiguous = True
+                self._note(request_id, str(error))
+            except NotSent as error:
+                self._note(request_id, str(error))
+            except KiwiWorkerError as error:
+                self._note(request_id, str(error))
+            else:
+                if 200 <= answer.status < 300:
+                    return True
+                if answer.status not in RETRIED:
+                    return ambiguous and self._owns_anyway(request_id)
+                pause = self._asked_pause(answer, pause)
+            if attempt + 1 < self._attempts and self._stopped.wait(pause):
+                break
+        self.given_up += 1
+        _logger.warning(
+            "the lock of %s could not be asked for; the request is left to others",
+            request_id,
+            extra={"action": "lock_given_up", "request_id": request_id},
+        )
+        return ambiguous and self._owns_anyway(request_id)
+
+    @staticmethod
+    def _asked_pause(answer: Answer, pause: float) -> float:
+        asked = retry_after_seconds(answer)
+        return pause if asked is None else min(asked, LONGEST_PAUSE_SECONDS)
+
+    def _owns_anyway(self, request_id: str) -> bool:
+        self.ambiguous += 1
+        _logger.warning(
+            "the lock of %s may be ours, but that could not be told: %s (on_ambiguous_lock)",
+            request_id,
+            "it is run" if self._run_ambiguous else "it is skipped",
+            extra={"action": "lock_ambiguous", "request_id": request_id},
+        )
+        return self._run_ambiguous
+
+    @staticmethod
+    def _note(request_id: str, problem: str) -> None:
+        _logger.info(
+            "asking for the lock of %s failed: %s",
+            request_id,
+            problem,
+            extra={"action": "lock_failed", "request_id": request_id},
+        )

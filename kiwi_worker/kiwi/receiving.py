@@ -1,0 +1,172 @@
+"""When to drain, and what a drain brought (protocol page, "The request loop", step 1)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from kiwi_worker.errors import Ambiguous, KiwiWorkerError, ProtocolError
+from kiwi_worker.kiwi.messages import elements_of, salvage
+from kiwi_worker.kiwi.session import Lane
+from kiwi_worker.transport import Answer, Backoff, is_transient, retry_after_seconds
+
+__all__ = ["Draining", "DrainCounters"]
+
+_logger = logging.getLogger("kiwi_worker.kiwi")
+
+PATH = "/worker/messages"
+READ_MARGIN_SECONDS = 15.0
+QUICK_SECONDS = 0.2
+"""A wait that ends empty sooner than this did not hang."""
+
+
+class DrainCounters:
+    """What drains came to; plain numbers that only grow."""
+
+    __slots__ = ("cut", "drains", "failed", "messages", "unwoken")
+
+    def __init__(self) -> None:
+        self.drains = 0
+        self.messages = 0
+        self.failed = 0
+        self.cut = 0
+        self.unwoken = 0
+
+
+class Draining:
+    """Brings batches of undecoded messages, in lazy or eager mode.
+
+    A drain empties the queue, so it is never repeated blindly: what a broken-off answer may have lost is
+    counted as a cut drain, and what came of it whole is handled.
+
+    Args:
+        wait_seconds: N of `?wait=N` in eager mode; None in lazy mode.
+        interval_seconds: in lazy mode, the longest time between two drains when no probe comes.
+    """
+
+    def __init__(self, wait_seconds: float | None, interval_seconds: float) -> None:
+        self._wait = wait_seconds
+        self._interval = interval_seconds
+        self._path = PATH if wait_seconds is None else f"{PATH}?wait={wait_seconds:g}"
+        self._read_timeout = (wait_seconds or 0.0) + READ_MARGIN_SECONDS
+        self._changed = threading.Condition()
+        # A lazy worker drains at start, since it cannot know what came before it.
+        self._woken = True
+        self._stopped = False
+        self._failures = Backoff(0.2, 30.0)
+        self._empties = Backoff(0.1, 1.0)
+        self._probed = False
+        self._starting = True
+        self._pause = 0.0
+        self.counters = DrainCounters()
+
+    def wake(self) -> None:
+        """A probe arrived: drain, now or again after the drain that is under way."""
+        with self._changed:
+            self._woken = self._probed = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End every wait; nothing is drained from here on."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def receive(self, lane: Lane) -> Sequence[bytes | msgspec.Raw]:
+        """Wait until it is time, and drain once; empty when nothing came of it."""
+        if not self._await_turn():
+            return []
+        since = time.monotonic()
+        self._pause = 0.0
+        batch = self._drain(lane)
+        if self._wait and not batch and not self._pause and time.monotonic() - since < QUICK_SECONDS:
+            self._pause = self._empties.next()
+        if batch:
+            self._empties.reset()
+        return batch
+
+    def _await_turn(self) -> bool:
+        with self._changed:
+            if self._pause:
+                self._changed.wait_for(lambda: self._stopped, self._pause)
+            if self._wait is None:
+                self._changed.wait_for(lambda: self._woken or self._stopped, self._interval)
+            unwoken, self._woken = not self._woken, False
+        if unwoken:
+            self.counters.unwoken += 1
+        self._unwoken = unwoken
+        return not self._stopped
+
+    def _drain(self, lane: Lane) -> Sequence[bytes | msgspec.Raw]:
+        try:
+            answer = lane.call("GET", self._path, read_timeout=self._read_timeout)
+            return self._read(answer)
+        except Ambiguous as error:
+            return self._read_cut(error)
+        except KiwiWorkerError as error:
+            self._fail(str(error))
+        return []
+
+    def _read(self, answer: Answer) -> Sequence[bytes | msgspec.Raw]:
+        if not 200 <= answer.status < 300:
+            asked = retry_after_seconds(answer) if is_transient(answer.status) else None
+            self._fail(f"answered with {answer.status}", asked)
+            return []
+        self._failures.reset()
+        self.counters.drains += 1
+        try:
+            batch: Sequence[bytes | msgspec.Raw] = elements_of(answer.body)
+        except ProtocolError as error:
+            self._fail(str(error))
+            return []
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            batch = self._salvaged(answer.body, "its JSON is broken")
+        self._note(batch)
+        return batch
+
+    def _read_cut(self, error: Ambiguous) -> Sequence[bytes | msgspec.Raw]:
+        if self._stopped and not error.partial_body:
+            return []
+        self._fail(str(error))
+        if error.status is not None and error.status != 200:
+            return []
+        batch = self._salvaged(error.partial_body, str(error))
+        self._note(batch)
+        return batch
+
+    def _salvaged(self, body: bytes, problem: str) -> Sequence[bytes | msgspec.Raw]:
+        batch, lost = salvage(body)
+        self.counters.cut += 1
+        _logger.error(
+            "cut drain: %d messages were read, %d bytes after them are lost, and maybe more that never came: %s",
+            len(batch),
+            lost,
+            problem,
+            extra={"action": "cut_drain"},
+        )
+        return batch
+
+    def _note(self, batch: Sequence[bytes | msgspec.Raw]) -> None:
+        self.counters.messages += len(batch)
+        if batch and self._unwoken and not self._probed:
+            _logger.warning(
+                "a drain found %d messages, but no probe ever came: is the registered ip and port reachable "
+                "from the middleware, over UDP or TCP?",
+                len(batch),
+                extra={"action": "never_probed"},
+            )
+
+    def _fail(self, problem: str, asked_seconds: float | None = None) -> None:
+        self.counters.failed += 1
+        self._pause = self._failures.next() if asked_seconds is None else asked_seconds
+        with self._changed:
+            # A wake stays pending until a drain succeeded.
+            self._woken = True
+        if not self._stopped:
+            _logger.warning(
+                "drain failed, next try in %.1f s: %s", self._pause, problem, extra={"action": "drain_failed"}
+            )
