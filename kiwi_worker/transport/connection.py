@@ -13,6 +13,8 @@ from kiwi_worker.transport.failures import Interrupted
 from kiwi_worker.transport.opening import new_connection, open_socket, shut_down
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from urllib3.connection import HTTPConnection
 
     from kiwi_worker.transport.endpoint import Endpoint
@@ -28,12 +30,17 @@ class Connection:
     Attributes:
         sock: the open socket, or None.
         limit_seconds: the time limit now set for one wait on it.
+        readable: call it with 0 to look whether the socket has something to read: bytes, or its end.
+        sends_parts: whether a write that failed may have sent a part that the server understands. A plain
+            socket has then sent nothing, and TLS no whole record; TLS inside TLS may have sent several.
         interrupted: set by `interrupt`, cleared by the user of the connection when it took notice.
     """
 
     def __init__(self, endpoint: Endpoint, connect_timeout: float) -> None:
         self.sock: socket.socket | None = None
         self.limit_seconds = 0.0
+        self.readable: Callable[[int], object] = bool
+        self.sends_parts = False
         self.interrupted = False
         self._endpoint = endpoint
         self._connect_timeout = connect_timeout
@@ -56,7 +63,7 @@ class Connection:
             self._stop_if_interrupted()
             limit_seconds = 3 * self._connect_timeout if self._endpoint.via is not None else None
             sock = open_socket(opening, limit_seconds)
-        except BaseException:
+        except OSError:
             self._stop_if_interrupted()
             raise
         finally:
@@ -64,6 +71,8 @@ class Connection:
         self._blocks_in_kernel = _KERNEL_LIMITS and type(sock) is socket.socket
         if self._blocks_in_kernel:
             sock.settimeout(None)
+        self.sends_parts = not isinstance(sock, socket.socket)
+        self.readable = _readable(sock)
         self.limit_seconds = 0.0
         # First the socket, then the look at the flag; `interrupt` does it the other way round.
         self.sock = sock
@@ -93,11 +102,9 @@ class Connection:
         self.limit_seconds = seconds
 
     def is_stale(self) -> bool:
-        """Whether the idle connection was closed, or has bytes on it that no request asked for."""
+        """Whether an idle connection that is `readable` was closed, or has bytes that nothing asked for."""
         assert self.sock is not None
-        if type(self.sock) is socket.socket:
-            return _is_readable(self.sock)
-        return self._is_stale_below_tls(self.sock)
+        return type(self.sock) is socket.socket or self._is_stale_below_tls(self.sock)
 
     def _is_stale_below_tls(self, sock: socket.socket) -> bool:
         """Readable is not yet closed: session tickets and key updates come at any time. So TLS is asked."""
@@ -130,9 +137,13 @@ class Connection:
                 sock.close()
 
 
-def _is_readable(sock: socket.socket) -> bool:
+def _readable(sock: socket.socket) -> Callable[[int], object]:
+    """A cheap question, made once per connection, whether something can be read without waiting."""
+    if not isinstance(sock, socket.socket):
+        # TLS inside TLS keeps bytes between its layers, where no poll sees them.
+        return lambda _: True
     if sys.platform == "win32":
-        return bool(select.select([sock], [], [], 0)[0])
+        return lambda _: select.select([sock], [], [], 0)[0]
     poll = select.poll()
     poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+    return poll.poll

@@ -48,6 +48,19 @@ def ambiguous(call: str, error: BaseException, status: int | None, partial_body:
     return Ambiguous(text, status=status, partial_body=partial_body)
 
 
+def check_proxy_answer(method: str, path: str, endpoint: Endpoint) -> None:
+    """Look at a 407: it is no answer of the server's, which never saw the request, but of a proxy.
+
+    Raises:
+        NotSent: the endpoint has a proxy, and that wants other credentials.
+    """
+    if endpoint.via is not None:
+        name = call_name(method, path, endpoint)
+        raise NotSent(
+            f"{name} was not sent: the proxy refused it (407); check the user and password in proxy"
+        )
+
+
 def call_name(method: str, path: str, endpoint: Endpoint) -> str:
     """How a call is named in errors: method, path and origin, and the proxy it goes through."""
     shown = path if len(path) <= _LONGEST_PATH else path[:_LONGEST_PATH] + "…"
@@ -76,6 +89,8 @@ def _connecting_problem(error: BaseException, endpoint: Endpoint) -> str:
 
 
 def _reading_problem(error: BaseException) -> str:
+    import ssl
+
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, Interrupted):
@@ -83,6 +98,8 @@ def _reading_problem(error: BaseException) -> str:
         # BlockingIOError is how the kernel's own time limit shows.
         if isinstance(cause, (BlockingIOError, TimeoutError)):
             return "the time for it was over"
+        if isinstance(cause, ssl.SSLError) and "CERT" in (cause.reason or ""):
+            return f"the server refused our certificate ({cause.reason}); check client_cert and client_key"
     return _innermost(causes)
 
 

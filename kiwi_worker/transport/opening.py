@@ -56,18 +56,14 @@ def open_socket(connection: HTTPConnection, limit_seconds: float | None) -> sock
 
     from urllib3.exceptions import HTTPError
 
-    watch = _Watch(connection, limit_seconds) if limit_seconds is not None else None
     try:
-        connection.connect()
+        _connect(connection, limit_seconds)
     except (HTTPError, HTTPException) as error:
         connection.close()
         raise ConnectionError from error
     except BaseException:
         connection.close()
         raise
-    finally:
-        if watch is not None:
-            watch.end()
     # SSLTransport (TLS inside TLS) is no socket by type, but has every method used here.
     sock = cast("socket.socket", connection.sock)
     if hasattr(sock, "suppress_ragged_eofs"):
@@ -88,27 +84,44 @@ def shut_down(sock: Any) -> None:
         pass
 
 
+def _connect(connection: HTTPConnection, limit_seconds: float | None) -> None:
+    if limit_seconds is None:
+        connection.connect()
+        return
+    with _Watch(connection, limit_seconds) as watch:
+        connection.connect()
+    if watch.expired:
+        raise TimeoutError(f"opening the connection took longer than {limit_seconds:g} seconds")
+
+
 class _Watch:
     """Ends a connection's opening when its time is over."""
 
     def __init__(self, connection: HTTPConnection, limit_seconds: float) -> None:
+        self.expired = False
         self._connection = connection
-        self._timer = threading.Timer(limit_seconds, self._expire)
-        self._timer.name = "kiwi-connect-limit"
-        self._timer.daemon = True
+        self._limit_seconds = limit_seconds
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kiwi-connect-limit", daemon=True)
+
+    def __enter__(self) -> _Watch:
         try:
-            self._timer.start()
+            self._thread.start()
         except RuntimeError as error:
-            raise OSError(f"no thread could be started to watch over it: {error}") from None
+            raise OSError(f"no thread could be started: {error}") from None
+        return self
 
-    def _expire(self) -> None:
-        sock = self._connection.sock
-        if sock is not None:
-            shut_down(sock)
+    def _run(self) -> None:
+        # More than once: at the first time there may be no socket yet, while an address is tried.
+        while not self._done.wait(self._limit_seconds):
+            self.expired = True
+            sock = self._connection.sock
+            if sock is not None:
+                shut_down(sock)
 
-    def end(self) -> None:
-        self._timer.cancel()
-        self._timer.join()
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
 
 
 def _plain_or_tls(address: Address, context: _ContextMaker, connect_timeout: float) -> HTTPConnection:

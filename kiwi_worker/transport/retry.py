@@ -32,7 +32,7 @@ def retry_after_seconds(answer: Answer, now: float | None = None) -> float | Non
     value = answer.header("retry-after")
     if value is None:
         return None
-    seconds = float(value[:9]) if value.isascii() and value.isdigit() else _until(value, answer, now)
+    seconds = float(value) if value.isascii() and value.isdigit() else _until(value, answer, now)
     return None if seconds is None else min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 

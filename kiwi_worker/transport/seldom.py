@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiwi_worker.transport.answer import Answer
 from kiwi_worker.transport.channel import DEFAULT_MAX_BODY
-from kiwi_worker.transport.failures import Unconnected, ambiguous, call_name, not_sent
+from kiwi_worker.transport.failures import Unconnected, ambiguous, call_name, check_proxy_answer, not_sent
 from kiwi_worker.transport.heads import check_path, checked_value, method_bytes
 from kiwi_worker.transport.reader import Malformed
 from kiwi_worker.transport.redirects import MAX_REDIRECTS, is_redirect, redirected_target, too_many_redirects
@@ -95,6 +95,8 @@ class SeldomClient:
         target = first = self._endpoint.prefix + path
         for _ in range(MAX_REDIRECTS + 1):
             answer = self._exchange(call, target)
+            if answer.status == 407:
+                check_proxy_answer(method, path, self._endpoint)
             if not is_redirect(answer.status):
                 return answer
             target = redirected_target(self._endpoint, method, target, answer)
