@@ -85,24 +85,24 @@ class Client:
     ) -> Outcome:
         """Like `call`, and returns how it ended whatever that is; pending when the timeout was too short."""
         steps = self._core.call(method, params, CallOptions(**options), timeout)
-        return self._face.run(steps)  # type: ignore[no-any-return]
+        return self._face.run(steps)
 
     def start(self, method: str, params: object = None, **options: Any) -> str:
         """Call without waiting; the request id, which is good as soon as this returns."""
-        outcome: Outcome = self._face.run(self._core.start(method, params, CallOptions(**options)))
+        outcome = self._face.run(self._core.start(method, params, CallOptions(**options)))
         return outcome.request_id
 
     def wait(self, request_id: str, *, timeout: float | None = None) -> Outcome:
         """Wait for a call to end; pending when the timeout (seconds) was too short."""
-        return self._face.run(self._core.wait(request_id, timeout))  # type: ignore[no-any-return]
+        return self._face.run(self._core.wait(request_id, timeout))
 
     def fetch(self, request_id: str) -> Outcome:
         """How a call stands now. An unknown one, or one over its retention, is a CallError."""
-        return self._face.run(self._core.fetch(request_id))  # type: ignore[no-any-return]
+        return self._face.run(self._core.fetch(request_id))
 
     def cancel(self, request_id: str) -> Outcome:
-        """End a call; its worker is not told, and its answer is refused. How it ended, when it had already."""
-        return self._face.run(self._core.cancel(request_id))  # type: ignore[no-any-return]
+        """End a call; its worker is not told, its answer is refused. How it ended, when it had already."""
+        return self._face.run(self._core.cancel(request_id))
 
     def follow(self, request_id: str) -> Iterator[Feedback | Outcome]:
         """The feedback of a call as it comes, and its outcome as the last item."""
@@ -116,11 +116,11 @@ class Client:
 
     def workers(self) -> list[WorkerInfo]:
         """The live workers of the service."""
-        return self._face.run(self._core.workers())  # type: ignore[no-any-return]
+        return self._face.run(self._core.workers())
 
     def methods(self) -> list[MethodInfo]:
         """The methods that live workers serve."""
-        return self._face.run(self._core.methods())  # type: ignore[no-any-return]
+        return self._face.run(self._core.methods())
 
 
 class AsyncClient:
@@ -154,24 +154,24 @@ class AsyncClient:
     ) -> Outcome:
         """See `Client.outcome`."""
         steps = self._core.call(method, params, CallOptions(**options), timeout)
-        return await self._face.run(steps)  # type: ignore[no-any-return]
+        return await self._face.run(steps)
 
     async def start(self, method: str, params: object = None, **options: Any) -> str:
         """See `Client.start`."""
-        outcome: Outcome = await self._face.run(self._core.start(method, params, CallOptions(**options)))
+        outcome = await self._face.run(self._core.start(method, params, CallOptions(**options)))
         return outcome.request_id
 
     async def wait(self, request_id: str, *, timeout: float | None = None) -> Outcome:
         """See `Client.wait`."""
-        return await self._face.run(self._core.wait(request_id, timeout))  # type: ignore[no-any-return]
+        return await self._face.run(self._core.wait(request_id, timeout))
 
     async def fetch(self, request_id: str) -> Outcome:
         """See `Client.fetch`."""
-        return await self._face.run(self._core.fetch(request_id))  # type: ignore[no-any-return]
+        return await self._face.run(self._core.fetch(request_id))
 
     async def cancel(self, request_id: str) -> Outcome:
         """See `Client.cancel`."""
-        return await self._face.run(self._core.cancel(request_id))  # type: ignore[no-any-return]
+        return await self._face.run(self._core.cancel(request_id))
 
     def follow(self, request_id: str) -> AsyncIterator[Feedback | Outcome]:
         """See `Client.follow`."""
@@ -185,11 +185,11 @@ class AsyncClient:
 
     async def workers(self) -> list[WorkerInfo]:
         """See `Client.workers`."""
-        return await self._face.run(self._core.workers())  # type: ignore[no-any-return]
+        return await self._face.run(self._core.workers())
 
     async def methods(self) -> list[MethodInfo]:
         """See `Client.methods`."""
-        return await self._face.run(self._core.methods())  # type: ignore[no-any-return]
+        return await self._face.run(self._core.methods())
 
 
 def result_of(outcome: Outcome) -> Any:

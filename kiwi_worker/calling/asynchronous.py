@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import ProtocolError, SettingsError
 from ..transport.answer import Answer
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..transport.endpoint import Endpoint
 
 __all__ = ["AsyncFace"]
+
+T = TypeVar("T")
 
 
 class AsyncFace:
@@ -36,13 +38,13 @@ class AsyncFace:
         self._exclusive = asyncio.Lock()
         self._idle: list[_Connection] = []
 
-    async def run(self, steps: Steps[Any]) -> Any:
+    async def run(self, steps: Steps[T]) -> T:
         """What the steps return."""
         performer = _Performer(self, steps)
         try:
             ending = await performer.advance()
             assert isinstance(ending, Done)
-            return ending.value
+            return cast("T", ending.value)
         finally:
             performer.close()
 
@@ -55,7 +57,7 @@ class AsyncFace:
         finally:
             performer.close()
 
-    async def exclusive(self, steps: Steps[Any]) -> Any:
+    async def exclusive(self, steps: Steps[T]) -> T:
         """Run steps while nobody else does."""
         async with self._exclusive:
             return await self.run(steps)

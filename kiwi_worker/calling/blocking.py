@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from urllib3.exceptions import HTTPError
 
@@ -29,6 +29,8 @@ MAX_BODY = 256 * 2**20
 RECEIVE_BYTES = 65_536
 USER_AGENT = f"kiwi-worker-client/{__version__}"
 
+T = TypeVar("T")
+
 
 class BlockingFace:
     """Runs steps on the caller's thread; any number of threads may use it at once.
@@ -45,13 +47,13 @@ class BlockingFace:
         self._idle: list[Channel] = []
         self.requests = Requests(endpoint, USER_AGENT)
 
-    def run(self, steps: Steps[Any]) -> Any:
+    def run(self, steps: Steps[T]) -> T:
         """What the steps return."""
         performer = _Performer(self, steps)
         try:
             ending = performer.advance()
             assert isinstance(ending, Done)
-            return ending.value
+            return cast("T", ending.value)
         finally:
             performer.close()
 
@@ -64,7 +66,7 @@ class BlockingFace:
         finally:
             performer.close()
 
-    def exclusive(self, steps: Steps[Any]) -> Any:
+    def exclusive(self, steps: Steps[T]) -> T:
         """Run steps while nobody else does."""
         with self._exclusive:
             return self.run(steps)

@@ -191,7 +191,7 @@ class Core:
             ask, safe = self._feedback_of(request_id, seen), True
 
     def _repeat(self, ask: Ask, *, safe: bool = True) -> Steps[Answer]:
-        """Try for a limited time: always what was not sent or not let in, anything else only when that is safe."""
+        """Try for a limited time: always what was not let in, anything else only when it is safe."""
         until = self._clock() + self._retry_limit
         backoff = Backoff(0.2, 5.0)
         while True:
@@ -216,17 +216,18 @@ class Core:
     def _authorized(self, ask: Ask) -> Steps[Answer]:
         """With a token; one that is refused is dropped, and the request repeated once with a fresh one."""
         used = yield from self._token(None)
-        answer = yield replace(ask, authorization=used)
+        answer: Answer = yield replace(ask, authorization=used)
         if answer.status == 401:
             used = yield from self._token(used)
             answer = yield replace(ask, authorization=used)
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def _token(self, refused: str | None) -> Steps[str]:
         current = self._authorization
         if current is not None and current != refused and self._clock() < self._good_until:
             return current
-        return (yield Exclusive(self._new_token(refused)))  # type: ignore[no-any-return]
+        fresh: str = yield Exclusive(self._new_token(refused))
+        return fresh
 
     def _new_token(self, refused: str | None) -> Steps[str]:
         current = self._authorization
@@ -235,8 +236,8 @@ class Core:
         answer = yield Ask("POST", "/client/auth_token", self._form(), form=True)
         if answer.status == 401:
             raise AuthenticationError(
-                f"the client secret of the service {self.service_id} was refused; check it, or make another one"
-                " with `kiwi-worker middleware service add-secret --role client`"
+                f"the client secret of the service {self.service_id} was refused; check it, or make another"
+                " one with `kiwi-worker middleware service add-secret --role client`"
             )
         token = read(answer, dict[str, Any])
         self._authorization = f"Bearer {token['access_token']}"
@@ -255,7 +256,7 @@ class Core:
 
 
 def encode_params(params: object) -> bytes:
-    """The params as JSON: a mapping becomes keyword arguments, a sequence positional ones, None none at all."""
+    """The params as JSON: a mapping for keyword arguments, a sequence for positional ones, None for none."""
     if params is not None and (
         isinstance(params, (str, bytes)) or not isinstance(params, (Mapping, Sequence))
     ):

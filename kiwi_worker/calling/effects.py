@@ -25,7 +25,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Open(Ask):
-    """Send a request for an event stream, bring the answer (an `Answer`; only its head when the status is 200).
+    """Send a request for an event stream, bring the answer (only its head when the status is 200).
 
     `last_event_id` is the last event that was seen, 0 for none.
     """

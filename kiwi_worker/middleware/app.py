@@ -1,7 +1,8 @@
 """The ASGI application: four hot routes answered at once, everything else through starlette.
 
-A framework costs as much per request as all our own work for a message (`docs/performance.md`), so the routes
-that are called for every message stand before it. All handlers have the same form, whichever way they are reached.
+A framework costs as much per request as all our own work for a message (`docs/performance.md`), so the
+routes that are called for every message stand before it. All handlers have the same form, whichever way they
+are reached.
 """
 
 from __future__ import annotations

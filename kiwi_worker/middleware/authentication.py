@@ -1,4 +1,4 @@
-"""The two token endpoints, one for each role: anonymous and form-encoded (the page's section "Authentication")."""
+"""The two token endpoints, one for each role: anonymous, form-encoded (page: "Authentication")."""
 
 from __future__ import annotations
 

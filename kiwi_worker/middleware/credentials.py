@@ -1,8 +1,8 @@
 """Secrets of services: made here, shown once, kept as salted hashes.
 
 A secret is 256 random bits, so nobody can try them all and no dictionary helps: one round of SHA-256 with a
-salt protects it as well as a slow password hash would, and costs a microsecond at the token endpoint instead of
-a tenth of a second that anybody could make us spend.
+salt protects it as well as a slow password hash would, and costs a microsecond at the token endpoint instead
+of a tenth of a second that anybody could make us spend.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class Hub:
             timer.cancel()
 
     async def outcome(self, service_id: str, request_id: str, seconds: float) -> Call | Ending | None:
-        """How a call ended, waiting so long for it; the open call when it has not; None when there is none."""
+        """How a call ended, waiting so long for it; else the open call, or None when there is none."""
         with self.ending_of(request_id) as future:
             found = await self.store.fetch(service_id, request_id)
             if isinstance(found, Call):

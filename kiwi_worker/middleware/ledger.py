@@ -252,7 +252,7 @@ class Ledger:
         return dead
 
     def place_strays(self, now: float, delay_seconds: float) -> None:
-        """Give a call to a method that nobody ever had to some live worker, whose answer names the known ones.
+        """Give calls to a method that nobody ever had to some live worker, whose answer names the known ones.
 
         It waits a little first, counted from the newest registration: services do not start all at once.
         """

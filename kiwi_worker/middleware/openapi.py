@@ -29,7 +29,7 @@ def description(operations: list[Operation]) -> dict[str, Any]:
         "info": {
             "title": "kiwi-worker middleware",
             "version": __version__,
-            "description": "The worker side is the Kiwi worker protocol; the client side is this middleware's own.",
+            "description": "The Kiwi worker protocol for workers; a side of our own for clients.",
         },
         "paths": paths,
         "components": {

@@ -27,8 +27,8 @@ class Parameter:
 class Operation:
     """One method on one path.
 
-    `hot` ones are answered before the framework. `role` is the token's, None for anonymous. `answers` maps each
-    status to its meaning and, where it has a body of its own, the name of the body's schema.
+    `hot` ones are answered before the framework. `role` is the token's, None for anonymous. `answers` maps
+    each status to its meaning and, where it has a body of its own, the name of the body's schema.
     """
 
     method: str

@@ -1,8 +1,8 @@
 """The middleware's half of the lazy-mode wake-up probe (the page's section of that name).
 
-A worker with something in its inbox gets a packet over UDP, again and again with growing pauses, from the third
-on over TCP as well, until it has ACKed or drained. After an ACK the drain is expected within a moment; when it
-does not come, the worker is probed anew.
+A worker with something in its inbox gets a packet over UDP, again and again with growing pauses, from the
+third on over TCP as well, until it has ACKed or drained. After an ACK the drain is expected within a moment;
+when it does not come, the worker is probed anew.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class WorkerEntry(msgspec.Struct, kw_only=True, eq=False):
         return (self.registration.tags or {}).get(JOURNAL_TAG) == "false"
 
     def rank(self) -> tuple[int, bool, int]:
-        """Smaller is chosen first: fewest unanswered, then one that waits, then who was served longest ago."""
+        """Smaller goes first: fewest unanswered, then one that waits, then the one served longest ago."""
         return (len(self.inbox) + len(self.holding), self.waiting == 0, self.given_at)
 
 

@@ -1,4 +1,4 @@
-"""The middleware as a process: uvicorn with httptools and uvloop, chosen by measurement (`docs/performance.md`)."""
+"""The middleware as a process: uvicorn with httptools and uvloop, chosen by measurement."""
 
 from __future__ import annotations
 

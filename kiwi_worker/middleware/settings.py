@@ -51,7 +51,7 @@ class MiddlewareSettings(Settings):
     )
     time_to_live: float = setting(
         Seconds(0.01),
-        "the time after which a call without an answer ends as an error, in seconds, unless it says otherwise",
+        "the time after which a call without an answer ends, in seconds, unless it says otherwise",
         default=300,
     )
     max_time_to_live: float = setting(

@@ -1,8 +1,8 @@
 """What a store of the middleware can do: atomic operations, each durable when it returns.
 
-The middleware never edits rows. It asks for one of these steps, and a store carries it out as a whole or not at
-all, against every other step, from wherever it comes. What happens through one step and concerns somebody who
-waits (a call for a worker, an ending for a caller, feedback for a stream) is told to a `Listener`.
+The middleware never edits rows. It asks for one of these steps, and a store carries it out as a whole or not
+at all, against every other step, from wherever it comes. What happens through one step and concerns somebody
+who waits (a call for a worker, an ending for a caller, feedback for a stream) is told to a `Listener`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Store(Protocol):
     # callers
 
     async def enqueue(self, call: Call) -> str:
-        """Accept a call; the request id, which is an earlier one's when the idempotency key was used before."""
+        """Accept a call; its request id, or an earlier one's when the idempotency key was used before."""
         ...
 
     async def fetch(self, service_id: str, request_id: str) -> Call | Ending | None:

@@ -1,4 +1,4 @@
-"""Services, their secrets and settings, in SQLite; used by commands and, through the store, by the middleware."""
+"""Services, their secrets and settings, in SQLite; used by commands and by the store."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Directory:
         return {role: self.add_secret(service_id, role)[0] for role in ROLES}
 
     def remove_service(self, service_id: str) -> None:
-        """Forget a service, its secrets and its settings. Tokens that were given out live on until they expire."""
+        """Forget a service, its secrets and its settings. Tokens it has live on until they expire."""
         self._need(service_id)
         for table in ("services", "secrets", "application_settings"):
             self._connection.execute(f"DELETE FROM {table} WHERE service_id=?", (service_id,))

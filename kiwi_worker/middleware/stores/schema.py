@@ -36,8 +36,8 @@ CREATE TABLE IF NOT EXISTS calls (
 );
 CREATE TABLE IF NOT EXISTS results (
     id INTEGER PRIMARY KEY, request_id TEXT NOT NULL, service_id TEXT NOT NULL, method TEXT NOT NULL,
-    status TEXT NOT NULL, error_text TEXT, result BLOB, reason TEXT, worker_id TEXT, finished_at REAL NOT NULL,
-    idempotency_key TEXT, fingerprint TEXT
+    status TEXT NOT NULL, error_text TEXT, result BLOB, reason TEXT, worker_id TEXT,
+    finished_at REAL NOT NULL, idempotency_key TEXT, fingerprint TEXT
 );
 CREATE UNIQUE INDEX IF NOT EXISTS results_by_request ON results (request_id);
 CREATE TABLE IF NOT EXISTS feedback (

@@ -1,8 +1,8 @@
 """The SQLite store: everything open is in memory, the file is the durable log of it.
 
-One process owns the file while it runs. A step changes memory at once, on the event loop, and returns when the
-writer thread has committed it; because commits keep the order of the steps, nobody ever sees a call, a lock or
-an answer that a `kill -9` could take back. Finished calls are only in the file.
+One process owns the file while it runs. A step changes memory at once, on the event loop, and returns when
+the writer thread has committed it; because commits keep the order of the steps, nobody ever sees a call, a
+lock or an answer that a `kill -9` could take back. Finished calls are only in the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DROP_AT_ONCE = 5000
 MISSED_HEARTBEATS = 3
 """A worker that missed so many is dead (design: "three heartbeats missed")."""
 
-ENDING_COLUMNS = "request_id, service_id, method, status, error_text, result, reason, worker_id, finished_at, idempotency_key"
+ENDING_COLUMNS = ", ".join(Ending.__struct_fields__)
 
 
 class SqliteStore:
@@ -281,7 +281,7 @@ class SqliteStore:
         row = self._directory.connection.execute(
             f"SELECT {ENDING_COLUMNS} FROM results WHERE request_id=?", (request_id,)
         ).fetchone()
-        return None if row is None else Ending(**dict(zip(ENDING_COLUMNS.split(", "), row, strict=True)))
+        return None if row is None else Ending(**dict(zip(Ending.__struct_fields__, row, strict=True)))
 
     def _kept_feedback(self, request_id: str, after: int) -> list[Feedback]:
         rows = self._directory.connection.execute(
