@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections import OrderedDict
 
 __all__ = ["Window"]
 
@@ -10,31 +10,25 @@ SIZE = 10_000
 
 
 class Window:
-    """Remembers the last ids, up to `size`."""
+    """Remembers the last ids, up to `size`.
+
+    Each step is one operation of the dictionary, so that two threads with the same id cannot both find it new.
+    It is an ordered one because a plain one takes ever longer to find its oldest key as keys are removed.
+    """
 
     def __init__(self, size: int = SIZE) -> None:
         self._size = size
-        self._seen: dict[str, object] = {}
-        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, object] = OrderedDict()
 
     def enter(self, request_id: str) -> bool:
         """Whether the id is new; it is not from here on."""
         mark = object()
-        # One dict operation, so that two threads with the same id cannot both find it new.
         if self._seen.setdefault(request_id, mark) is not mark:
             return False
         if len(self._seen) > self._size:
-            self._forget_oldest()
+            self._seen.popitem(last=False)
         return True
 
     def leave(self, request_id: str) -> None:
         """The id may come again."""
         self._seen.pop(request_id, None)
-
-    def _forget_oldest(self) -> None:
-        with self._lock:
-            while len(self._seen) > self._size:
-                try:
-                    del self._seen[next(iter(self._seen))]
-                except (KeyError, RuntimeError):
-                    return  # another slot changed it just now, and will come by here itself
