@@ -46,7 +46,9 @@ class Resources(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"no start hook made a resource {name!r}; there are {sorted(self)}") from None
+            raise AttributeError(
+                f"no start hook made a resource {name!r}; there are {sorted(self)}"
+            ) from None
 
 
 class _RequestLogger(logging.LoggerAdapter):  # type: ignore[type-arg]

@@ -59,14 +59,18 @@ class Hooks:
         Raises:
             HookError: a hook raised.
         """
-        self._undo = [(_name(hook), lambda hook=hook: self._call(hook, run_async)) for hook in self._stop_hooks]  # type: ignore[misc]
+        self._undo = [
+            (_name(hook), lambda hook=hook: self._call(hook, run_async)) for hook in self._stop_hooks
+        ]  # type: ignore[misc]
         for name, hook in self._starters:
             try:
                 self._start_one(name, hook, run_async)
             except BaseException as error:
                 self._undo = self._undo[len(self._stop_hooks) :]
                 self.stop()
-                raise HookError(f"start hook `{_name(hook)}` raised {type(error).__name__}: {error}") from error
+                raise HookError(
+                    f"start hook `{_name(hook)}` raised {type(error).__name__}: {error}"
+                ) from error
 
     def _start_one(self, name: str, hook: Callable[..., Any], run_async: RunAsync) -> None:
         if not name:

@@ -21,7 +21,9 @@ __all__ = ["Signals", "run", "run_to_status"]
 
 _logger = logging.getLogger("kiwi_worker.worker")
 
-_STOP = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+_STOP = [
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
+]
 _DUMP = getattr(signal, "SIGUSR1", None)
 UNFINISHED = 1
 
@@ -152,7 +154,7 @@ class _Run:
             worker.start()
         except KiwiWorkerError as error:
             self._error = self._error or error
-        except BaseException as error:  # noqa: BLE001 - whatever a start raises ends the process with a word
+        except BaseException as error:
             _logger.critical("the start failed", exc_info=error, extra={"action": "start_failed"})
             self._error = self._error or KiwiWorkerError(f"{type(error).__name__}: {error}")
         finally:

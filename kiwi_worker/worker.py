@@ -108,12 +108,12 @@ class WorkerBase(Generic[SettingsType]):
         for middleware in self._around:
             if plain and (is_async(middleware) or inspect.isasyncgenfunction(inspect.unwrap(middleware))):
                 raise DefinitionError(
-                    f"handler middleware `{getattr(middleware, '__name__', middleware)}` is async, and `{plain[0]}` "
-                    "is a plain function: give a plain context manager"
+                    f"handler middleware `{getattr(middleware, '__name__', middleware)}` is async, and "
+                    f"`{plain[0]}` is a plain function: give a plain context manager"
                 )
 
     def start(self) -> None:
-        """Start in the background: hooks, login, registration, then the first work. Installs no signal handler.
+        """Start in the background: hooks, login, registration, then work. Installs no signal handler.
 
         Raises:
             StartError: the worker could not start; nothing is left running.
@@ -196,9 +196,8 @@ class WorkerBase(Generic[SettingsType]):
         if engine is None:
             return True
         try:
-            clean = engine.stop(hurry=hurry)
+            clean = engine.stop(hurry=hurry, last=self._hooks.stop)
         finally:
-            self._hooks.stop()
             self._release()
         return clean
 

@@ -122,7 +122,7 @@ class Backlog:
         return bool(self._idle)
 
     def wait_for_room(self, has_room: Callable[[], bool]) -> None:
-        """Wait until `has_room` says so; it is asked again whenever something is taken or `nudge` is called."""
+        """Wait until `has_room` says so; it is asked again when something is taken or `nudge` is called."""
         while not self.closed and not has_room():
             self._room_wanted = True
             self._room_given.clear()

@@ -1,8 +1,8 @@
 """What the engine asks of a protocol; a binding is the only thing that knows one.
 
-Work comes in one of two ways. A binding with `brings_batches` is asked by one receiver thread, which may bring
-many pieces at once. Otherwise each free slot asks for itself, so that it can poll, handle and report without
-handing the work over to another thread.
+Work comes in one of two ways. A binding with `brings_batches` is asked by one receiver thread, which may
+bring many pieces at once. Otherwise each free slot asks for itself, so that it can poll, handle and report
+without handing the work over to another thread.
 """
 
 from __future__ import annotations

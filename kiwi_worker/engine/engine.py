@@ -208,7 +208,7 @@ class Engine:
 
     # Shutdown
 
-    def stop(self, *, hurry: Callable[[], bool] = lambda: False) -> bool:
+    def stop(self, *, hurry: Callable[[], bool], last: Callable[[], None]) -> bool:
         """The ordered shutdown; gives whether everything was finished and delivered.
 
         1. Say so to the server; no receive begins from here on, one that waits is read on for a moment.
@@ -216,10 +216,11 @@ class Engine:
         3. What still runs is cancelled.
         4. What was not started, or was cut off, is answered, as far as the answer is ours to give.
         5. The last answers are delivered.
-        6. The binding is closed, the last heartbeat with it.
+        6. The binding is closed, the last heartbeat with it, and `last` runs while the loop is still there.
 
         Args:
             hurry: asked now and then; True ends the grace period.
+            last: stop hooks.
         """
         end = time.monotonic() + self._limits.grace_period
         self._stopping.set()
@@ -238,6 +239,7 @@ class Engine:
         self.crew.close()
         self._binding.close(finished and flushed)
         self.timekeeper.close()
+        last()
         self.loop.close()
         self.slots.interrupt()
         left = self.crew.join(0.5)

@@ -97,7 +97,7 @@ class Outbox:
             self._need_reporter()
 
     def wake(self) -> None:
-        """Something was answered by the server: what waits only because it could not be reached is due now."""
+        """The server answered something: what waits only because it was not reached is due now."""
         if not self.unreachable:
             return
         with self._changed:

@@ -1,10 +1,10 @@
 """How many slots work at once.
 
 Python code of one process runs on one thread at a time. When calls are short and keep that one thread busy,
-every further slot only takes the interpreter lock from it: measured, eight slots cost twice the processor time
-of one for the same throughput. When calls wait (for a database, for a slow network), every slot is needed. So
-while work waits, a look every few milliseconds at the processor time used tells whether to wake another slot
-or to let one go to sleep. Nothing runs while nothing waits.
+every further slot only takes the interpreter lock from it: measured, eight slots cost twice the processor
+time of one for the same throughput. When calls wait (for a database, for a slow network), every slot is
+needed. So while work waits, a look every few milliseconds at the processor time used tells whether to wake
+another slot or to let one go to sleep. Nothing runs while nothing waits.
 """
 
 from __future__ import annotations

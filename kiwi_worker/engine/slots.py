@@ -124,7 +124,7 @@ class Slots:
     def _run(self, work: Work, lane: Any) -> None:
         try:
             self._runner.run(work, lane)
-        except BaseException as error:  # noqa: BLE001 - a fault of ours must not cost the caller its answer
+        except BaseException as error:
             _logger.critical(
                 "running %s failed inside the engine",
                 work.name,

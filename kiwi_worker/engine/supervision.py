@@ -41,7 +41,9 @@ class Crew:
 
     def start(self, task: str, run: Callable[[], None]) -> threading.Thread:
         """Run a task on a thread of its own until it returns."""
-        thread = threading.Thread(target=self._watch, args=(task, run), name=f"{self._name}-{task}", daemon=True)
+        thread = threading.Thread(
+            target=self._watch, args=(task, run), name=f"{self._name}-{task}", daemon=True
+        )
         with self._lock:
             self._threads = [other for other in self._threads if other.is_alive() or other.ident is None]
             self._threads.append(thread)
@@ -80,7 +82,9 @@ class Crew:
         failures.append(now)
         extra = {"action": "restart_thread", "thread_task": task}
         if self._closing.is_set():
-            _logger.warning("thread %s ended with an error during shutdown", task, exc_info=error, extra=extra)
+            _logger.warning(
+                "thread %s ended with an error during shutdown", task, exc_info=error, extra=extra
+            )
             return False
         if len(failures) > RESTARTS:
             _logger.critical("thread %s keeps failing: the worker stops", task, exc_info=error, extra=extra)
@@ -95,5 +99,7 @@ class ThreadFailed(KiwiWorkerError):
     """A background thread failed again and again; the worker stops rather than live on deaf."""
 
     def __init__(self, task: str, error: BaseException) -> None:
-        super().__init__(f"the thread {task!r} failed {RESTARTS + 1} times in {WINDOW_SECONDS:.0f} s: {error!r}")
+        super().__init__(
+            f"the thread {task!r} failed {RESTARTS + 1} times in {WINDOW_SECONDS:.0f} s: {error!r}"
+        )
         self.task = task

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from kiwi_worker.context import ApplicationSettings, Context, Resources
 from kiwi_worker.engine.binding import ANSWERED, Report, Verdict, VerdictKind
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
@@ -158,7 +156,8 @@ class KiwiBinding:
         except Malformed as malformed:
             return self._admit_malformed(malformed)
         if not self._window.enter(message.request_id):
-            return self._note_duplicate(message.request_id)
+            self._note_duplicate(message.request_id)
+            return None
         served = self._served.get(message.method)
         return Work(
             message.request_id,

@@ -1,6 +1,7 @@
 """The heartbeat: from right after the registration until the last answer is out.
 
-Protocol page, "Heartbeat and shutdown": `GET /worker/heartbeat/{worker_id}`, answered with a bare true or false.
+Protocol page, "Heartbeat and shutdown": `GET /worker/heartbeat/{worker_id}`, answered with a bare true or
+false.
 """
 
 from __future__ import annotations

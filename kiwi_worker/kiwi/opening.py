@@ -125,11 +125,11 @@ class Opening:
         limit = self._settings.start_limit
         if limit is not None and time.monotonic() - began >= limit:
             raise UnreachableError(
-                f"the middleware at {self._session.endpoint.origin} could not be used within {limit:g} s: {error}"
+                f"the middleware at {self._session.endpoint.origin} was of no use within {limit:g} s: {error}"
             ) from error
 
     def heartbeat_delay(self, registered: Mapping[str, str]) -> float:
-        """Seconds between beats: what was configured, else what the middleware hands out, else the default."""
+        """Seconds between beats: as configured, else as the middleware hands out, else the default."""
         settings = self._settings
         if settings.source_of("heartbeat_delay") == "default" and "heartbeat_delay" in registered:
             try:

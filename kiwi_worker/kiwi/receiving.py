@@ -14,7 +14,7 @@ from kiwi_worker.kiwi.messages import elements_of, salvage
 from kiwi_worker.kiwi.session import Lane
 from kiwi_worker.transport import Answer, Backoff, is_transient, retry_after_seconds
 
-__all__ = ["Draining", "DrainCounters"]
+__all__ = ["DrainCounters", "Draining"]
 
 _logger = logging.getLogger("kiwi_worker.kiwi")
 
@@ -142,7 +142,7 @@ class Draining:
         batch, lost = salvage(body)
         self.counters.cut += 1
         _logger.error(
-            "cut drain: %d messages were read, %d bytes after them are lost, and maybe more that never came: %s",
+            "cut drain: %d messages were read, %d bytes after them are lost, maybe more that never came: %s",
             len(batch),
             lost,
             problem,

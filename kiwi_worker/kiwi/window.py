@@ -12,8 +12,8 @@ SIZE = 10_000
 class Window:
     """Remembers the last ids, up to `size`.
 
-    Each step is one operation of the dictionary, so that two threads with the same id cannot both find it new.
-    It is an ordered one because a plain one takes ever longer to find its oldest key as keys are removed.
+    Each step is one operation of the dictionary, so that two threads with the same id cannot both find it
+    new. It is an ordered one because a plain one takes ever longer to find its oldest key as keys go.
     """
 
     def __init__(self, size: int = SIZE) -> None:
