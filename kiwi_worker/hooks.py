@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from kiwi_worker.callables import is_async
@@ -59,9 +60,7 @@ class Hooks:
         Raises:
             HookError: a hook raised.
         """
-        self._undo = [
-            (_name(hook), lambda hook=hook: self._call(hook, run_async)) for hook in self._stop_hooks
-        ]  # type: ignore[misc]
+        self._undo = [(_name(hook), partial(self._call, hook, run_async)) for hook in self._stop_hooks]
         for name, hook in self._starters:
             try:
                 self._start_one(name, hook, run_async)

@@ -33,7 +33,7 @@ def recover(journal: Journal, binding: Binding, runner: Runner, backlog: Backlog
         _take_up(leftover, binding, runner, backlog)
     if len(left) or left.expired:
         _logger.warning(
-            "a former process left %d outcomes, %d waiting and %d started requests in the journal, %d too old",
+            "the journal held %d outcomes, %d waiting and %d started requests, %d too old, of a former process",
             len(left.outcomes),
             len(left.waiting),
             len(left.started),
