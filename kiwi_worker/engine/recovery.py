@@ -33,7 +33,7 @@ def recover(journal: Journal, binding: Binding, runner: Runner, backlog: Backlog
         _take_up(leftover, binding, runner, backlog)
     if len(left) or left.expired:
         _logger.warning(
-            "the journal held %d outcomes, %d waiting and %d started requests, %d too old, of a former process",
+            "a former process left in the journal: %d outcomes, %d waiting, %d started, %d too old",
             len(left.outcomes),
             len(left.waiting),
             len(left.started),
