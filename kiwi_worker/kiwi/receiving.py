@@ -60,7 +60,8 @@ class Draining:
         self._failures = Backoff(0.2, 30.0)
         self._empties = Backoff(0.1, 1.0)
         self._probed = False
-        self._starting = True
+        self._unwoken = False
+        self._warned = False
         self._pause = 0.0
         self.counters = DrainCounters()
 
@@ -95,10 +96,9 @@ class Draining:
                 self._changed.wait_for(lambda: self._stopped, self._pause)
             if self._wait is None:
                 self._changed.wait_for(lambda: self._woken or self._stopped, self._interval)
-            unwoken, self._woken = not self._woken, False
-        if unwoken:
-            self.counters.unwoken += 1
-        self._unwoken = unwoken
+            self._unwoken = self._wait is None and not self._woken
+            self._woken = False
+        self.counters.unwoken += self._unwoken
         return not self._stopped
 
     def _drain(self, lane: Lane) -> Sequence[bytes | msgspec.Raw]:
@@ -152,7 +152,8 @@ class Draining:
 
     def _note(self, batch: Sequence[bytes | msgspec.Raw]) -> None:
         self.counters.messages += len(batch)
-        if batch and self._unwoken and not self._probed:
+        if batch and self._unwoken and not self._probed and not self._warned:
+            self._warned = True
             _logger.warning(
                 "a drain found %d messages, but no probe ever came: is the registered ip and port reachable "
                 "from the middleware, over UDP or TCP?",
