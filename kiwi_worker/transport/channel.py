@@ -28,7 +28,14 @@ from typing import TYPE_CHECKING
 from kiwi_worker.errors import NotSent, ProtocolError
 from kiwi_worker.transport.answer import Answer
 from kiwi_worker.transport.connection import Connection
-from kiwi_worker.transport.failures import Interrupted, ambiguous, call_name, check_proxy_answer, not_sent
+from kiwi_worker.transport.failures import (
+    Interrupted,
+    Unconnected,
+    ambiguous,
+    call_name,
+    check_proxy_answer,
+    not_sent,
+)
 from kiwi_worker.transport.heads import (
     BODILESS,
     RequestHeads,
@@ -139,7 +146,7 @@ class Channel:
                 answer = self._follow(method, self._endpoint.prefix + path, body, read_timeout, answer)
             if answer.status == 407:
                 check_proxy_answer(method, path, self._endpoint)
-        except (OSError, Malformed, Interrupted) as error:
+        except (OSError, Malformed, Interrupted, Unconnected) as error:
             raise self._failure(error, method, path) from error
         except (ProtocolError, NotSent):
             raise

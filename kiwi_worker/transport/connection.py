@@ -9,7 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from kiwi_worker.transport.failures import Interrupted
+from kiwi_worker.transport.failures import Interrupted, Unconnected
+from kiwi_worker.transport.heads import checked_seconds
 from kiwi_worker.transport.opening import new_connection, open_socket, shut_down
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
     from kiwi_worker.transport.endpoint import Endpoint
 
-_MAX_SECONDS = 1e6
 _MIN_SECONDS = 0.001
+# Equal to no number, so that whatever is asked for is set.
+_NO_LIMIT = float("nan")
 _KERNEL_LIMITS = sys.platform != "win32"
 
 
@@ -29,7 +31,7 @@ class Connection:
 
     Attributes:
         sock: the open socket, or None.
-        limit_seconds: the time limit now set for one wait on it.
+        limit_seconds: the time limit now set for one wait on it; NaN when none is.
         readable: call it with 0 to look whether the socket has something to read: bytes, or its end.
         sends_parts: whether a write that failed may have sent a part that the server understands. A plain
             socket has then sent nothing, and TLS no whole record; TLS inside TLS may have sent several.
@@ -38,12 +40,12 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint, connect_timeout: float) -> None:
         self.sock: socket.socket | None = None
-        self.limit_seconds = 0.0
+        self.limit_seconds = _NO_LIMIT
         self.readable: Callable[[int], object] = bool
         self.sends_parts = False
         self.interrupted = False
         self._endpoint = endpoint
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = checked_seconds(connect_timeout)
         self._opening: HTTPConnection | None = None
         self._blocks_in_kernel = False
         # Without it, an interrupt could shut down a number that already belongs to another file.
@@ -55,7 +57,7 @@ class Connection:
         Raises:
             Interrupted: it was, before or meanwhile.
             SettingsError: a certificate file cannot be used.
-            OSError: it could not be opened.
+            Unconnected: it could not be opened.
         """
         self.discard()
         opening = self._opening = new_connection(self._endpoint, self._connect_timeout)
@@ -63,7 +65,7 @@ class Connection:
             self._stop_if_interrupted()
             limit_seconds = 3 * self._connect_timeout if self._endpoint.via is not None else None
             sock = open_socket(opening, limit_seconds)
-        except OSError:
+        except Unconnected:
             self._stop_if_interrupted()
             raise
         finally:
@@ -73,7 +75,7 @@ class Connection:
             sock.settimeout(None)
         self.sends_parts = not isinstance(sock, socket.socket)
         self.readable = _readable(sock)
-        self.limit_seconds = 0.0
+        self.limit_seconds = _NO_LIMIT
         # First the socket, then the look at the flag; `interrupt` does it the other way round.
         self.sock = sock
         self._stop_if_interrupted()
@@ -89,10 +91,8 @@ class Connection:
         Raises:
             ValueError: no finite, positive number of seconds.
         """
-        if not 0 < seconds <= _MAX_SECONDS:
-            raise ValueError(f"a time limit is over 0 and at most {_MAX_SECONDS:.0f} seconds: {seconds!r}")
         assert self.sock is not None
-        seconds = max(seconds, _MIN_SECONDS)
+        seconds = max(checked_seconds(seconds), _MIN_SECONDS)
         if self._blocks_in_kernel:
             limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -111,7 +111,7 @@ class Connection:
         import ssl
 
         sock.settimeout(0)
-        self.limit_seconds = 0.0
+        self.limit_seconds = _NO_LIMIT
         try:
             sock.recv(1)
         except (ssl.SSLWantReadError, BlockingIOError):

@@ -1,4 +1,4 @@
-"""The fixed bytes of requests, and what may not get into them."""
+"""The fixed bytes of requests, and which arguments of a call are refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ METHODS = {name: name.encode("ascii") + b" " for name in ("GET", "POST", "PUT", 
 
 BODILESS = frozenset({METHODS["GET"], METHODS["DELETE"]})
 """The methods for which no body is the rule, so that not even its length is announced."""
+
+MAX_SECONDS = 1e6
+"""The longest time limit."""
 
 _FIELD_VALUE = re.compile(r"[!-~]+(?: [!-~]+)*")
 
@@ -90,3 +93,14 @@ def method_bytes(method: str) -> bytes:
         return METHODS[method]
     except KeyError:
         raise ValueError(f"method must be one of {', '.join(METHODS)}: {method[:20]!a}") from None
+
+
+def checked_seconds(seconds: float) -> float:
+    """A time limit that ends.
+
+    Raises:
+        ValueError: no finite, positive number of seconds.
+    """
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError(f"a time limit is over 0 and at most {MAX_SECONDS:.0f} seconds: {seconds!r}")
+    return seconds

@@ -17,6 +17,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
+from kiwi_worker.transport.failures import Unconnected
+
 if TYPE_CHECKING:
     import socket
     import ssl
@@ -50,17 +52,10 @@ def open_socket(connection: HTTPConnection, limit_seconds: float | None) -> sock
             leave a gap: a proxy that answers CONNECT one byte at a time.
 
     Raises:
-        OSError: it could not be opened; its cause says why.
+        Unconnected: it could not be opened; its cause says why.
     """
-    from http.client import HTTPException
-
-    from urllib3.exceptions import HTTPError
-
     try:
         _connect(connection, limit_seconds)
-    except (HTTPError, HTTPException) as error:
-        connection.close()
-        raise ConnectionError from error
     except BaseException:
         connection.close()
         raise
@@ -88,17 +83,14 @@ def _connect(connection: HTTPConnection, limit_seconds: float | None) -> None:
     if limit_seconds is None:
         connection.connect()
         return
-    with _Watch(connection, limit_seconds) as watch:
+    with _Watch(connection, limit_seconds):
         connection.connect()
-    if watch.expired:
-        raise TimeoutError(f"opening the connection took longer than {limit_seconds:g} seconds")
 
 
 class _Watch:
     """Ends a connection's opening when its time is over."""
 
     def __init__(self, connection: HTTPConnection, limit_seconds: float) -> None:
-        self.expired = False
         self._connection = connection
         self._limit_seconds = limit_seconds
         self._done = threading.Event()
@@ -108,13 +100,12 @@ class _Watch:
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise OSError(f"no thread could be started: {error}") from None
+            raise Unconnected from error
         return self
 
     def _run(self) -> None:
         # More than once: at the first time there may be no socket yet, while an address is tried.
         while not self._done.wait(self._limit_seconds):
-            self.expired = True
             sock = self._connection.sock
             if sock is not None:
                 shut_down(sock)
@@ -125,17 +116,19 @@ class _Watch:
 
 
 def _plain_or_tls(address: Address, context: _ContextMaker, connect_timeout: float) -> HTTPConnection:
-    from urllib3.connection import HTTPConnection, HTTPSConnection
+    from kiwi_worker.transport.urllib3_connections import PlainConnection, TlsConnection
 
     if address.scheme == "http":
-        return HTTPConnection(address.host, address.port, timeout=connect_timeout)
-    return HTTPSConnection(address.host, address.port, timeout=connect_timeout, ssl_context=context())
+        return PlainConnection(address.host, address.port, timeout=connect_timeout)
+    return TlsConnection(address.host, address.port, timeout=connect_timeout, ssl_context=context())
 
 
 def _tunnel(endpoint: Endpoint, proxy: Proxy, connect_timeout: float) -> HTTPConnection:
-    from urllib3.connection import HTTPSConnection, ProxyConfig
+    from urllib3.connection import ProxyConfig
 
-    connection = HTTPSConnection(
+    from kiwi_worker.transport.urllib3_connections import TlsConnection
+
+    connection = TlsConnection(
         proxy.address.host,
         proxy.address.port,
         timeout=connect_timeout,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kiwi_worker.transport.answer import Answer
 from kiwi_worker.transport.channel import DEFAULT_MAX_BODY
 from kiwi_worker.transport.failures import Unconnected, ambiguous, call_name, check_proxy_answer, not_sent
-from kiwi_worker.transport.heads import check_path, checked_value, method_bytes
+from kiwi_worker.transport.heads import check_path, checked_seconds, checked_value, method_bytes
 from kiwi_worker.transport.reader import Malformed
 from kiwi_worker.transport.redirects import MAX_REDIRECTS, is_redirect, redirected_target, too_many_redirects
 
@@ -55,7 +55,7 @@ class SeldomClient:
     ) -> None:
         self._endpoint = endpoint
         self._user_agent = checked_value("user_agent", user_agent)
-        self._connect_timeout = connect_timeout
+        self._connect_timeout = checked_seconds(connect_timeout)
         self._max_body = max_body
         self._lock = threading.Lock()
         self._session: requests.Session | None = None
@@ -90,6 +90,7 @@ class SeldomClient:
         """
         method_bytes(method)
         check_path(path)
+        checked_seconds(read_timeout)
         data = json if form is None else form
         call = _Call(method, path, data, self._headers(json, authorization), read_timeout)
         target = first = self._endpoint.prefix + path
@@ -170,8 +171,9 @@ class _Body:
         read = getattr(response.raw, "read1", response.raw.read)
         deadline = monotonic() + self._limit_seconds
         while piece := read(_READ_BYTES, decode_content=True):
-            self.received += piece[: self._max_bytes - len(self.received)]
-            if len(self.received) >= self._max_bytes:
+            room = self._max_bytes - len(self.received)
+            self.received += piece[:room]
+            if len(piece) > room:
                 raise Malformed(f"its body is longer than {self._max_bytes} bytes")
             if monotonic() > deadline:
                 raise TimeoutError

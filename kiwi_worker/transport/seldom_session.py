@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from http.cookiejar import DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from kiwi_worker.transport.failures import Unconnected
+from kiwi_worker.transport.urllib3_connections import PlainConnection, TlsConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from urllib3 import PoolManager
 
     from kiwi_worker.transport.endpoint import Endpoint
@@ -71,33 +67,12 @@ class _Adapter(HTTPAdapter):
         conn.cert_reqs = "CERT_REQUIRED"
 
 
-@contextmanager
-def _opening() -> Iterator[None]:
-    """Tell what failed before anything was sent from what failed after it: urllib3 mixes the two."""
-    try:
-        yield
-    except Exception as error:
-        raise Unconnected from error
-
-
-class _Connection(HTTPConnection):
-    def connect(self) -> None:
-        with _opening():
-            super().connect()
-
-
-class _TlsConnection(HTTPSConnection):
-    def connect(self) -> None:
-        with _opening():
-            super().connect()
-
-
 class _Pool(HTTPConnectionPool):
-    ConnectionCls = _Connection
+    ConnectionCls = PlainConnection
 
 
 class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
+    ConnectionCls = TlsConnection
 
 
 def _mark_openings(manager: PoolManager) -> None:
