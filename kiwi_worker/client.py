@@ -47,11 +47,20 @@ class Client:
     """
 
     def __init__(self, middleware_url: str | None = None, **settings: object) -> None:
+        self._open(ClientSettings.load({"middleware_url": middleware_url, **settings}))
+
+    @classmethod
+    def of(cls, settings: ClientSettings) -> Client:
+        """A client with settings that were loaded already."""
+        client = cls.__new__(cls)
+        client._open(settings)
+        return client
+
+    def _open(self, settings: ClientSettings) -> None:
         from .calling.blocking import BlockingFace
 
-        loaded = ClientSettings.load({"middleware_url": middleware_url, **settings})
-        self._core = Core(loaded)
-        self._face = BlockingFace(_endpoint(loaded), loaded.connect_timeout)
+        self._core = Core(settings)
+        self._face = BlockingFace(_endpoint(settings), settings.connect_timeout)
 
     def __enter__(self) -> Client:
         return self
@@ -104,15 +113,16 @@ class Client:
         """End a call; its worker is not told, its answer is refused. How it ended, when it had already."""
         return self._face.run(self._core.cancel(request_id))
 
-    def follow(self, request_id: str) -> Iterator[Feedback | Outcome]:
-        """The feedback of a call as it comes, and its outcome as the last item."""
-        return self._face.iterate(self._core.follow(request_id))
+    def follow(self, request_id: str, *, timeout: float | None = None) -> Iterator[Feedback | Outcome]:
+        """The feedback of a call as it comes, and its outcome (pending after the timeout) as the last."""
+        return self._face.iterate(self._core.follow(request_id, timeout))
 
     def call_and_follow(
-        self, method: str, params: object = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
     ) -> Iterator[Feedback | Outcome]:
         """Call, and follow from the first piece of feedback on."""
-        return self._face.iterate(self._core.call_and_follow(method, params, CallOptions(**options)))
+        steps = self._core.call_and_follow(method, params, CallOptions(**options), timeout)
+        return self._face.iterate(steps)
 
     def workers(self) -> list[WorkerInfo]:
         """The live workers of the service."""
@@ -127,11 +137,20 @@ class AsyncClient:
     """`Client` on an asyncio loop: the same arguments, methods and errors."""
 
     def __init__(self, middleware_url: str | None = None, **settings: object) -> None:
+        self._open(ClientSettings.load({"middleware_url": middleware_url, **settings}))
+
+    @classmethod
+    def of(cls, settings: ClientSettings) -> AsyncClient:
+        """A client with settings that were loaded already."""
+        client = cls.__new__(cls)
+        client._open(settings)
+        return client
+
+    def _open(self, settings: ClientSettings) -> None:
         from .calling.asynchronous import AsyncFace
 
-        loaded = ClientSettings.load({"middleware_url": middleware_url, **settings})
-        self._core = Core(loaded)
-        self._face = AsyncFace(_endpoint(loaded), loaded.connect_timeout)
+        self._core = Core(settings)
+        self._face = AsyncFace(_endpoint(settings), settings.connect_timeout)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -173,15 +192,16 @@ class AsyncClient:
         """See `Client.cancel`."""
         return await self._face.run(self._core.cancel(request_id))
 
-    def follow(self, request_id: str) -> AsyncIterator[Feedback | Outcome]:
+    def follow(self, request_id: str, *, timeout: float | None = None) -> AsyncIterator[Feedback | Outcome]:
         """See `Client.follow`."""
-        return self._face.iterate(self._core.follow(request_id))
+        return self._face.iterate(self._core.follow(request_id, timeout))
 
     def call_and_follow(
-        self, method: str, params: object = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
     ) -> AsyncIterator[Feedback | Outcome]:
         """See `Client.call_and_follow`."""
-        return self._face.iterate(self._core.call_and_follow(method, params, CallOptions(**options)))
+        steps = self._core.call_and_follow(method, params, CallOptions(**options), timeout)
+        return self._face.iterate(steps)
 
     async def workers(self) -> list[WorkerInfo]:
         """See `Client.workers`."""

@@ -101,7 +101,6 @@ class _Performer(Operation):
         super().__init__(steps)
         self._face = face
         self._stream: _Connection | None = None
-        self._read_seconds = 0.0
 
     async def advance(self) -> Emit | Done:
         while True:
@@ -122,7 +121,7 @@ class _Performer(Operation):
         if isinstance(effect, Ask):
             return await self._ask(effect)
         if isinstance(effect, More):
-            return b"" if self._stream is None else await self._stream.more(self._read_seconds)
+            return b"" if self._stream is None else await self._stream.more(effect.seconds)
         if isinstance(effect, Pause):
             return await asyncio.sleep(effect.seconds)
         return await self._face.exclusive(effect.steps)
@@ -137,7 +136,7 @@ class _Performer(Operation):
             connection.close()
             raise
         if isinstance(ask, Open) and answer.status == 200:
-            self._stream, self._read_seconds = connection, ask.read_seconds
+            self._stream = connection
         elif connection.reader.keeps:
             self._face.give_back(connection)
         else:
@@ -175,10 +174,10 @@ class _Connection:
             raise ambiguous(name, error, self.reader.status or None, b"") from error
         return self.reader.answer()
 
-    async def more(self, read_seconds: float) -> bytes:
+    async def more(self, seconds: float) -> bytes:
         try:
             while not (part := self.reader.taken()) and not self.reader.done:
-                await asyncio.wait_for(self._receive(), read_seconds)
+                await asyncio.wait_for(self._receive(), seconds)
         except (OSError, asyncio.TimeoutError, ProtocolError) as error:
             raise ambiguous("the stream", error, self.reader.status, b"") from error
         return part

@@ -125,7 +125,7 @@ class _Performer(Operation):
         if isinstance(effect, Ask):
             return self._ask(effect)
         if isinstance(effect, More):
-            return b"" if self._stream is None else self._stream.more()
+            return b"" if self._stream is None else self._stream.more(effect.seconds)
         if isinstance(effect, Pause):
             time.sleep(effect.seconds)
             return None
@@ -165,7 +165,6 @@ class _Stream:
         self._endpoint = endpoint
         self._connection = Connection(endpoint, connect_timeout)
         self._reader = ResponseReader(MAX_BODY)
-        self._read_seconds = 0.0
 
     def open(self, ask: Ask, request: bytes) -> Answer:
         """Send it; the whole answer, or its head when a stream begins."""
@@ -174,7 +173,6 @@ class _Stream:
             sock = self._connection.open()
         except (OSError, HTTPError, HTTPException) as error:
             raise not_sent(name, self._endpoint, error) from error
-        self._read_seconds = ask.read_seconds
         streams = isinstance(ask, Open)
         try:
             self._connection.set_limit(ask.read_seconds)
@@ -185,8 +183,9 @@ class _Stream:
             raise ambiguous(name, error, self._reader.status or None, b"") from error
         return self._reader.answer()
 
-    def more(self) -> bytes:
+    def more(self, seconds: float) -> bytes:
         try:
+            self._connection.set_limit(seconds)
             while not (part := self._reader.taken()) and not self._reader.done:
                 self._receive()
         except (OSError, ProtocolError) as error:

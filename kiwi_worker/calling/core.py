@@ -84,7 +84,7 @@ class Core:
         self, method: str, params: object, options: CallOptions, timeout: float | None
     ) -> Steps[Outcome]:
         """Call and wait; the outcome is pending when the time was too short."""
-        until = None if timeout is None else self._clock() + timeout
+        until = self._until(timeout)
         outcome = yield from self._enqueue(method, params, options, self._hang(until))
         return (yield from self._until_ended(outcome, until))
 
@@ -94,7 +94,7 @@ class Core:
 
     def wait(self, request_id: str, timeout: float | None) -> Steps[Outcome]:
         """Wait for the ending of a call."""
-        until = None if timeout is None else self._clock() + timeout
+        until = self._until(timeout)
         outcome = yield from self.fetch(request_id, self._hang(until))
         return (yield from self._until_ended(outcome, until))
 
@@ -124,27 +124,30 @@ class Core:
         answer = yield from self._repeat(Ask("GET", "/client/methods"))
         return msgspec.convert(read(answer, dict[str, Any])["methods"], list[MethodInfo])
 
-    def call_and_follow(self, method: str, params: object, options: CallOptions) -> Steps[None]:
-        """Call, and emit the feedback as it comes and the outcome as the last."""
+    def call_and_follow(
+        self, method: str, params: object, options: CallOptions, timeout: float | None
+    ) -> Steps[None]:
+        """Call, and emit the feedback as it comes and the outcome, or a pending one, as the last."""
         ask = Open(
             "POST",
-            f"/client/call/{quote(self.service_id, safe='')}/{quote(method, safe='')}?{options.query(0.0)}",
+            f"{self._route_of(method)}?{options.query(0.0)}",
             encode_params(params),
             read_seconds=LONGEST_HANG + READ_MARGIN,
         )
-        yield from self._follow(ask, None, safe=options.idempotency_key is not None)
+        place = _Place(None, self._until(timeout))
+        yield from self._follow(ask, place, safe=options.idempotency_key is not None)
 
-    def follow(self, request_id: str) -> Steps[None]:
-        """Emit the feedback of a call and its outcome."""
-        yield from self._follow(self._feedback_of(request_id, 0), request_id, safe=True)
+    def follow(self, request_id: str, timeout: float | None) -> Steps[None]:
+        """Emit the feedback of a call and its outcome, or a pending one."""
+        place = _Place(request_id, self._until(timeout))
+        yield from self._follow(self._feedback_of(place), place, safe=True)
 
     # -- inside
 
     def _enqueue(self, method: str, params: object, options: CallOptions, hang: float) -> Steps[Outcome]:
-        target = f"/client/call/{quote(self.service_id, safe='')}/{quote(method, safe='')}"
         ask = Ask(
             "POST",
-            f"{target}?{options.query(hang)}",
+            f"{self._route_of(method)}?{options.query(hang)}",
             encode_params(params),
             read_seconds=hang + READ_MARGIN,
         )
@@ -159,36 +162,54 @@ class Core:
     def _hang(self, until: float | None) -> float:
         return LONGEST_HANG if until is None else min(LONGEST_HANG, max(0.0, until - self._clock()))
 
-    def _feedback_of(self, request_id: str, seen: int) -> Open:
-        target = f"/client/calls/{quote(request_id, safe='')}/feedback"
-        return Open("GET", target, read_seconds=LONGEST_HANG + READ_MARGIN, last_event_id=seen)
+    def _until(self, timeout: float | None) -> float | None:
+        return None if timeout is None else self._clock() + timeout
 
-    def _follow(self, ask: Open, request_id: str | None, *, safe: bool) -> Steps[None]:
+    def _route_of(self, method: str) -> str:
+        return f"/client/call/{quote(self.service_id, safe='')}/{quote(method, safe='')}"
+
+    def _feedback_of(self, place: _Place) -> Open:
+        target = f"/client/calls/{quote(place.request_id or '', safe='')}/feedback"
+        return Open("GET", target, read_seconds=LONGEST_HANG + READ_MARGIN, last_event_id=place.seen)
+
+    def _follow(self, ask: Open, place: _Place, *, safe: bool) -> Steps[None]:
         """A stream that broke off is taken up where it stood: nothing is emitted twice."""
-        seen, backoff = 0, Backoff(0.2, 5.0)
+        backoff = Backoff(0.2, 5.0)
         while True:
+            seen = place.seen
             try:
-                answer = check((yield from self._repeat(ask, safe=safe)))
-                events = EventReader()
-                while data := (yield More()):
-                    backoff.reset()
-                    for name, number, content in events.feed(data):
-                        request_id = request_id or msgspec.json.decode(content).get("request_id")
-                        if name == "feedback":
-                            seen = number
-                            yield Emit(msgspec.json.decode(content, type=Feedback))
-                        elif name == "answer":
-                            yield Emit(msgspec.json.decode(content, type=Outcome))
-                            return
-            except (Ambiguous, ProtocolError):
-                if request_id is None:
+                if (yield from self._read_events(ask, place, safe)):
+                    return
+            except Ambiguous:
+                if place.request_id is None:
                     raise
-            if request_id is None:
-                raise ProtocolError(
-                    f"the middleware ended a stream (status {answer.status}) before its first event"
-                )
+            if place.over(self._clock()):
+                yield Emit(Outcome(place.request_id or "", "pending"))
+                return
+            if place.seen != seen:
+                backoff.reset()
             yield Pause(backoff.next())
-            ask, safe = self._feedback_of(request_id, seen), True
+            ask, safe = self._feedback_of(place), True
+
+    def _read_events(self, ask: Open, place: _Place, safe: bool) -> Steps[bool]:
+        """Emit what a stream brings; whether that was the outcome."""
+        check((yield from self._repeat(ask, safe=safe)))
+        events = EventReader()
+        while data := (yield More(self._hang(place.until) + (READ_MARGIN if place.until is None else 0.01))):
+            for name, number, content in events.feed(data):
+                if place.request_id is None:
+                    place.request_id = read_json(content, dict[str, Any])["request_id"]
+                if name == "feedback":
+                    place.seen = number
+                    yield Emit(read_json(content, Feedback))
+                elif name == "answer":
+                    yield Emit(read_json(content, Outcome))
+                    return True
+        if place.request_id is None:
+            raise Ambiguous(
+                "the middleware ended a stream before its first event; the call may have been taken"
+            )
+        return False
 
     def _repeat(self, ask: Ask, *, safe: bool = True) -> Steps[Answer]:
         """Try for a limited time: always what was not let in, anything else only when it is safe."""
@@ -288,7 +309,28 @@ def read(answer: Answer, kind: type[T]) -> T:
         ProtocolError: the body is not what it should be.
     """
     check(answer)
+    return read_json(answer.body, kind)
+
+
+def read_json(text: bytes, kind: type[T]) -> T:
+    """JSON text as that type.
+
+    Raises:
+        ProtocolError: it is none.
+    """
     try:
-        return msgspec.json.decode(answer.body, type=kind)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
         raise ProtocolError(f"the middleware's answer cannot be read: {error}") from None
+
+
+class _Place:
+    """Where a reader of a stream stands: the call, the last event it saw, until when it reads."""
+
+    def __init__(self, request_id: str | None, until: float | None) -> None:
+        self.request_id = request_id
+        self.seen = 0
+        self.until = until
+
+    def over(self, now: float) -> bool:
+        return self.until is not None and now >= self.until

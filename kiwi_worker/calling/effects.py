@@ -35,7 +35,9 @@ class Open(Ask):
 
 @dataclass(frozen=True)
 class More:
-    """Bring the next bytes of the open answer; none when it has ended."""
+    """Bring the next bytes of the open answer, at most so many seconds later; none when it has ended."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class Hub:
         return taken
 
     async def _work_comes(self, worker: WorkerEntry, until: float, gone: asyncio.Task[None]) -> bool:
-        if worker.leaving or self.closing:
+        if self.closing:
             return False
         future: asyncio.Future[bool] = self._loop.create_future()
         timer = self._loop.call_at(until, _settle, future, False)

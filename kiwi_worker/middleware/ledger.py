@@ -33,6 +33,7 @@ class Writes(Protocol):
 
     def call_added(self, call: Call) -> None: ...
     def call_changed(self, call: Call) -> None: ...
+    def calls_drained(self, worker_id: str, calls: list[Call]) -> None: ...
     def call_ended(self, call: Call, ending: Ending) -> None: ...
     def worker_changed(self, worker: WorkerEntry) -> None: ...
     def worker_gone(self, worker: WorkerEntry) -> None: ...
@@ -158,9 +159,11 @@ class Ledger:
         """The atomic drain: everything in the worker's inbox, which is empty afterwards."""
         taken = list(worker.inbox.values())
         worker.inbox.clear()
-        for call in taken:
-            if not call.lock_required:
-                self._hold(worker, call)
+        held = [call for call in taken if not call.lock_required]
+        for call in held:
+            self._hold(worker, call)
+        if held:
+            self._writes.calls_drained(worker.worker_id, held)
         return taken
 
     def put_back(self, worker: WorkerEntry, calls: Iterable[Call]) -> None:
@@ -191,6 +194,7 @@ class Ledger:
         for other in roster.workers.values():
             other.inbox.pop(call.seq, None)
         self._hold(worker, call)
+        self._writes.call_changed(call)
         return Verdict.done
 
     def answer(
@@ -303,7 +307,6 @@ class Ledger:
         call.worker_id = worker.worker_id
         call.drained = True
         worker.holding[call.seq] = call
-        self._writes.call_changed(call)
 
     def _release(self, call: Call) -> None:
         call.worker_id = None

@@ -68,6 +68,7 @@ class _Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=IDLE_CONNECTION_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )

@@ -1,8 +1,8 @@
 """The SQLite store: everything open is in memory, the file is the durable log of it.
 
 One process owns the file while it runs. A step changes memory at once, on the event loop, and returns when
-the writer thread has committed it; because commits keep the order of the steps, nobody ever sees a call, a
-lock or an answer that a `kill -9` could take back. Finished calls are only in the file.
+it is durable (`durable_log`); because the log keeps the order of the steps, nobody ever sees a call, a lock
+or an answer that a `kill -9` could take back. Finished calls are only in the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..roster import WorkerEntry
 from ..settings import MiddlewareSettings
 from ..store import Listener, SecretRecord
 from .directory import Directory
-from .group_commit import GroupCommit
+from .durable_log import DurableLog
 
 try:
     import fcntl
@@ -73,7 +73,7 @@ class SqliteStore:
         self._listener = listener
         self._owned = _own(self._settings.db + ".lock", self._settings.db)
         self._directory = Directory(self._settings.db)
-        self._log = GroupCommit(self._settings.db, self._loop, listener.call_ended)
+        self._log = DurableLog(self._settings.db, self._loop, listener.call_ended)
         self._ledger = Ledger(
             self._log,
             listener.worker_has_work,
@@ -81,7 +81,7 @@ class SqliteStore:
             max_queue_bytes=self._settings.max_queue_bytes,
         )
         self._load()
-        await self._log.committed()
+        await self._log.durable()
 
     async def close(self) -> None:
         """Commit what is under way and let go of the file."""
@@ -118,32 +118,32 @@ class SqliteStore:
         if before is not None:
             self._listener.worker_stops(before)
         self._ledger.register(registration, time.monotonic())
-        await self._log.committed()
+        await self._log.durable()
 
     async def leave(self, worker: WorkerEntry) -> None:
         self._log.check()
         self._ledger.leave(worker)
         self._listener.worker_stops(worker)
-        await self._log.committed()
+        await self._log.durable()
 
     async def take_all(self, worker: WorkerEntry) -> list[Call]:
         if not worker.inbox:
             return []
         self._log.check()
         taken = self._ledger.take_all(worker)
-        await self._log.committed()
+        await self._log.durable()
         return taken
 
     async def put_back(self, worker: WorkerEntry, calls: list[Call]) -> None:
         self._ledger.put_back(worker, calls)
-        await self._log.committed()
+        await self._log.durable()
 
     async def try_lock(self, worker: WorkerEntry, request_id: str) -> Verdict:
         self._log.check()
         verdict = self._ledger.try_lock(worker, request_id)
         if verdict is Verdict.unknown:
             return await self._late_or_unknown(worker.service_id, request_id)
-        await self._log.committed()
+        await self._log.durable()
         return verdict
 
     async def put_answer(
@@ -163,7 +163,7 @@ class SqliteStore:
         if verdict is Verdict.unknown:
             return await self._late_or_unknown(service_id, request_id)
         if verdict is Verdict.done:
-            await self._log.committed()
+            await self._log.durable()
         return verdict
 
     async def add_feedback(
@@ -178,7 +178,7 @@ class SqliteStore:
             if persist:
                 self._log.check()
                 self._log.feedback_kept(service_id, feedback)
-                await self._log.committed()
+                await self._log.durable()
         return verdict
 
     # -- callers
@@ -187,7 +187,7 @@ class SqliteStore:
         self._log.check()
         call.seq = next(self._numbers)
         request_id = self._ledger.enqueue(call)
-        await self._log.committed()
+        await self._log.durable()
         return request_id
 
     async def fetch(self, service_id: str, request_id: str) -> Call | Ending | None:
@@ -202,10 +202,11 @@ class SqliteStore:
         self._log.check()
         if self._ledger.cancel(service_id, request_id) is Verdict.unknown:
             return await self._late_or_unknown(service_id, request_id)
-        await self._log.committed()
+        await self._log.durable()
         return Verdict.done
 
     async def feedback(self, call: Call | Ending, after: int) -> list[Feedback]:
+        await self._log.transferred()
         kept = await self._read(lambda: self._kept_feedback(call.request_id, after))
         recent = getattr(call, "recent_feedback", None) or ()
         both = {f.feedback_id: f for f in (*kept, *recent) if f.feedback_id > after}
@@ -220,6 +221,7 @@ class SqliteStore:
         self._ledger.place_strays(now, self._settings.unknown_method_delay)
         for worker in self._ledger.bury(now, self._silent_seconds):
             self._listener.worker_stops(worker)
+        await self._log.durable()
         if now >= self._drop_at:
             self._drop_at = now + DROP_INTERVAL
             await self._drop_old_results()
@@ -309,7 +311,7 @@ class SqliteStore:
             "DELETE FROM feedback WHERE request_id='' AND at<?",
             (time.time() - self._settings.result_retention,),
         )
-        await self._log.committed()
+        await self._log.durable()
 
     def _old_results(self) -> tuple[int | None, list[tuple[str, str]]]:
         connection = self._directory.connection
