@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kiwi_worker.engine.binding import Binding
+from kiwi_worker.engine.binding import Binding, Report
 from kiwi_worker.engine.journal import Journal
 from kiwi_worker.engine.loop import AsyncExecutor
 from kiwi_worker.engine.outbox import Outbox
@@ -39,6 +39,8 @@ CANCEL_SECONDS = 0.3
 FLUSH_SECONDS = 1.0
 """How long the last answers may take, when the grace period is used up."""
 SEND_LIMIT_SECONDS = 30.0
+NAMED_KEYS = 10
+"""How many requests one log record names."""
 
 
 class Limits(NamedTuple):
@@ -289,11 +291,15 @@ class Engine:
         works = [item if isinstance(item, Work) else self._binding.admit(item) for item in items]
         return [work for work in works if work is not None]
 
-    def _note_undelivered(self, reports: Sequence[Any]) -> None:
-        for report in reports:
-            _logger.error(
-                "the answer to %s could not be delivered before the end%s",
-                report.key,
-                "; the journal keeps it" if self._journal is not None else "",
-                extra={"action": "answer_undelivered", "request_id": report.key},
-            )
+    def _note_undelivered(self, reports: Sequence[Report]) -> None:
+        if not reports:
+            return
+        keys = [report.key for report in reports]
+        _logger.error(
+            "%d answers could not be delivered before the end%s: %s%s",
+            len(keys),
+            "; the journal keeps them" if self._journal is not None else "",
+            ", ".join(keys[:NAMED_KEYS]),
+            " …" if len(keys) > NAMED_KEYS else "",
+            extra={"action": "answers_undelivered", "request_ids": keys[:NAMED_KEYS]},
+        )

@@ -18,9 +18,9 @@ from kiwi_worker.engine.backlog import Backlog
 __all__ = ["Pace"]
 
 TICK_SECONDS = 0.002
-IDLE_SHARE = 0.5
+IDLE_SHARE = 0.75
 """Below this share of one processor, slots are waiting for something else: more of them help."""
-BUSY_SHARE = 0.85
+BUSY_SHARE = 0.97
 """Above this share, and not above `SPREAD_SHARE`, the interpreter lock is what slots wait for."""
 SPREAD_SHARE = 1.3
 """Above this share, handlers run outside the interpreter lock: more slots help."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from urllib.parse import quote
 
-from kiwi_worker.errors import Ambiguous, KiwiWorkerError, NotSent
+from kiwi_worker.errors import Ambiguous, KiwiWorkerError
 from kiwi_worker.kiwi.session import Lane
-from kiwi_worker.transport import Answer, Backoff, retry_after_seconds
+from kiwi_worker.transport import retry_after_seconds
 
 __all__ = ["Locking"]
 
@@ -41,26 +42,22 @@ class Locking:
 
     def lock(self, request_id: str, lane: Lane) -> bool:
         """Whether this worker owns the request now."""
-        path = f"/worker/lock_request/{quote(request_id, safe='')}"
-        pauses, ambiguous = Backoff(0.1, 1.0), False
-        for attempt in range(self._attempts):
-            pause = pauses.next()
+        path = "/worker/lock_request/" + quote(request_id, safe="")
+        ambiguous = False
+        for attempt in range(1, self._attempts + 1):
+            asked: float | None = None
             try:
                 answer = lane.call("PUT", path, read_timeout=READ_LIMIT_SECONDS)
-            except Ambiguous as error:
-                ambiguous = True
-                self._note(request_id, str(error))
-            except NotSent as error:
-                self._note(request_id, str(error))
             except KiwiWorkerError as error:
+                ambiguous = ambiguous or isinstance(error, Ambiguous)
                 self._note(request_id, str(error))
             else:
                 if 200 <= answer.status < 300:
                     return True
                 if answer.status not in RETRIED:
                     return ambiguous and self._owns_anyway(request_id)
-                pause = self._asked_pause(answer, pause)
-            if attempt + 1 < self._attempts and self._stopped.wait(pause):
+                asked = retry_after_seconds(answer)
+            if attempt < self._attempts and self._stopped.wait(_pause(attempt, asked)):
                 break
         self.given_up += 1
         _logger.warning(
@@ -69,11 +66,6 @@ class Locking:
             extra={"action": "lock_given_up", "request_id": request_id},
         )
         return ambiguous and self._owns_anyway(request_id)
-
-    @staticmethod
-    def _asked_pause(answer: Answer, pause: float) -> float:
-        asked = retry_after_seconds(answer)
-        return pause if asked is None else min(asked, LONGEST_PAUSE_SECONDS)
 
     def _owns_anyway(self, request_id: str) -> bool:
         self.ambiguous += 1
@@ -93,3 +85,9 @@ class Locking:
             problem,
             extra={"action": "lock_failed", "request_id": request_id},
         )
+
+
+def _pause(attempt: int, asked_seconds: float | None) -> float:
+    if asked_seconds is not None:
+        return min(asked_seconds, LONGEST_PAUSE_SECONDS)
+    return random.uniform(0.0, 0.1 * 2**attempt)
