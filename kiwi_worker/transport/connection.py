@@ -7,18 +7,17 @@ import socket
 import struct
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiwi_worker.transport.failures import Interrupted, Unconnected
 from kiwi_worker.transport.heads import checked_seconds
-from kiwi_worker.transport.opening import new_connection, open_socket, shut_down
+from kiwi_worker.transport.opening import new_connection, open_socket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urllib3.connection import HTTPConnection
-
     from kiwi_worker.transport.endpoint import Endpoint
+    from kiwi_worker.transport.opening import Opening
 
 _MIN_SECONDS = 0.001
 # Equal to no number, so that whatever is asked for is set.
@@ -46,7 +45,7 @@ class Connection:
         self.interrupted = False
         self._endpoint = endpoint
         self._connect_timeout = checked_seconds(connect_timeout)
-        self._opening: HTTPConnection | None = None
+        self._opening: Opening | None = None
         self._blocks_in_kernel = False
         # Without it, an interrupt could shut down a number that already belongs to another file.
         self._lock = threading.Lock()
@@ -124,10 +123,10 @@ class Connection:
         """From any thread: end what the connection is doing, or the next thing it is asked to do."""
         with self._lock:
             self.interrupted = True
-            opening = self._opening
-            sock = self.sock or (opening.sock if opening is not None else None)
-            if sock is not None:
-                shut_down(sock)
+            if self._opening is not None:
+                self._opening.abort()
+            if self.sock is not None:
+                _end(self.sock)
 
     def discard(self) -> None:
         """Close the socket, if there is one; the next use opens another."""
@@ -135,6 +134,13 @@ class Connection:
             sock, self.sock = self.sock, None
             if sock is not None:
                 sock.close()
+
+
+def _end(sock: Any) -> None:
+    from kiwi_worker.transport.urllib3_connections import end_tcp
+
+    # TLS inside TLS is no socket, but has one. The farewell of TLS belongs to the connection's own thread.
+    end_tcp(sock if isinstance(sock, socket.socket) else sock.socket)
 
 
 def _readable(sock: socket.socket) -> Callable[[int], object]:

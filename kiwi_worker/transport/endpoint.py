@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[^\x00-\x20\x7f]+")
 _VISIBLE_ASCII = re.compile(r"[!-~]*")
-_HOST = re.compile(r"[A-Za-z0-9._~-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._~-]+)?")
+_HOST = re.compile(r"[A-Za-z0-9._~-]+|[0-9A-Fa-f:.]+")
 
 
 class _Masked(str):
@@ -48,7 +48,7 @@ class Address:
     @property
     def authority(self) -> str:
         """Host and port as a `Host` field carries them: brackets round IPv6, no default port."""
-        host = f"[{self.host.partition('%')[0]}]" if ":" in self.host else self.host
+        host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property

@@ -77,6 +77,8 @@ def _connecting_problem(error: BaseException, endpoint: Endpoint) -> str:
     for cause in causes:
         if isinstance(cause, Interrupted):
             return "it was interrupted"
+        if isinstance(cause, TimeoutError):
+            return f"no connection in time; check {setting} and that the server is up"
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
                 f"the server's certificate was refused ({cause.verify_message}); check ca_file and {setting}"
@@ -98,6 +100,8 @@ def _reading_problem(error: BaseException) -> str:
         # BlockingIOError is how the kernel's own time limit shows.
         if isinstance(cause, (BlockingIOError, TimeoutError)):
             return "the time for it was over"
+        if isinstance(cause, ssl.SSLEOFError):
+            return "the connection was cut off"
         if isinstance(cause, ssl.SSLError) and "CERT" in (cause.reason or ""):
             return f"the server refused our certificate ({cause.reason}); check client_cert and client_key"
     return _innermost(causes)

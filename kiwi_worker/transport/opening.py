@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from urllib3.connection import HTTPConnection
-
     from kiwi_worker.transport.endpoint import Address, Endpoint, Proxy
+    from kiwi_worker.transport.urllib3_connections import PlainConnection, TlsConnection
 
     _ContextMaker = Callable[[], ssl.SSLContext]
+    Opening = PlainConnection | TlsConnection
 
 
-def new_connection(endpoint: Endpoint, connect_timeout: float) -> HTTPConnection:
+def new_connection(endpoint: Endpoint, connect_timeout: float) -> Opening:
     """An unopened connection that will lead to the endpoint's server.
 
     Args:
@@ -44,7 +44,7 @@ def new_connection(endpoint: Endpoint, connect_timeout: float) -> HTTPConnection
     return _plain_or_tls(endpoint.via.address, endpoint.proxy_tls_context, connect_timeout)
 
 
-def open_socket(connection: HTTPConnection, limit_seconds: float | None) -> socket.socket:
+def open_socket(connection: Opening, limit_seconds: float | None) -> socket.socket:
     """Open the connection and take its socket; the caller closes it.
 
     Args:
@@ -67,30 +67,25 @@ def open_socket(connection: HTTPConnection, limit_seconds: float | None) -> sock
     return sock
 
 
-def shut_down(sock: Any) -> None:
-    """End every blocked call on a socket, from any thread; it stays to be closed by its user."""
-    import socket
-
-    # Under TLS the farewell belongs to the thread that uses the connection: below it, only TCP is ended.
-    lower = sock if isinstance(sock, socket.socket) else sock.socket
-    try:
-        socket.socket.shutdown(lower, socket.SHUT_RDWR)
-    except OSError:
-        pass
-
-
-def _connect(connection: HTTPConnection, limit_seconds: float | None) -> None:
+def _connect(connection: Opening, limit_seconds: float | None) -> None:
     if limit_seconds is None:
         connection.connect()
         return
-    with _Watch(connection, limit_seconds):
-        connection.connect()
+    watch = _Watch(connection, limit_seconds)
+    try:
+        with watch:
+            connection.connect()
+    except Unconnected:
+        if watch.expired:
+            raise Unconnected from TimeoutError(f"it took longer than {limit_seconds:g} seconds")
+        raise
 
 
 class _Watch:
     """Ends a connection's opening when its time is over."""
 
-    def __init__(self, connection: HTTPConnection, limit_seconds: float) -> None:
+    def __init__(self, connection: Opening, limit_seconds: float) -> None:
+        self.expired = False
         self._connection = connection
         self._limit_seconds = limit_seconds
         self._done = threading.Event()
@@ -104,18 +99,16 @@ class _Watch:
         return self
 
     def _run(self) -> None:
-        # More than once: at the first time there may be no socket yet, while an address is tried.
-        while not self._done.wait(self._limit_seconds):
-            sock = self._connection.sock
-            if sock is not None:
-                shut_down(sock)
+        if not self._done.wait(self._limit_seconds):
+            self.expired = True
+            self._connection.abort()
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
 
 
-def _plain_or_tls(address: Address, context: _ContextMaker, connect_timeout: float) -> HTTPConnection:
+def _plain_or_tls(address: Address, context: _ContextMaker, connect_timeout: float) -> Opening:
     from kiwi_worker.transport.urllib3_connections import PlainConnection, TlsConnection
 
     if address.scheme == "http":
@@ -123,7 +116,7 @@ def _plain_or_tls(address: Address, context: _ContextMaker, connect_timeout: flo
     return TlsConnection(address.host, address.port, timeout=connect_timeout, ssl_context=context())
 
 
-def _tunnel(endpoint: Endpoint, proxy: Proxy, connect_timeout: float) -> HTTPConnection:
+def _tunnel(endpoint: Endpoint, proxy: Proxy, connect_timeout: float) -> Opening:
     from urllib3.connection import ProxyConfig
 
     from kiwi_worker.transport.urllib3_connections import TlsConnection

@@ -21,7 +21,7 @@ _KEPT_CONNECTIONS = 1000
 
 def new_session(endpoint: Endpoint, user_agent: str) -> requests.Session:
     """A session for one endpoint that takes nothing from the environment and keeps no cookies."""
-    session = requests.Session()
+    session = _Session()
     session.trust_env = False
     session.headers["User-Agent"] = user_agent
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
@@ -31,6 +31,12 @@ def new_session(endpoint: Endpoint, user_agent: str) -> requests.Session:
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session
+
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        # Asked even when redirects are not to be followed, and then it raises on odd addresses.
+        return None
 
 
 class _Adapter(HTTPAdapter):

@@ -133,21 +133,26 @@ def _show_certificate(context: ssl.SSLContext, client_cert: str | None, client_k
     _require_readable("client_cert", client_cert)
     if client_key is not None:
         _require_readable("client_key", client_key)
+    asked: list[str] = []
+
+    def no_password() -> str:
+        # Without this function OpenSSL asks the terminal and waits for ever.
+        asked.append("password")
+        return ""
+
     try:
-        # Without a password function OpenSSL asks the terminal and waits for ever.
-        context.load_cert_chain(client_cert, client_key, password=lambda: "")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise _certificate_problem(error, client_key) from None
+        context.load_cert_chain(client_cert, client_key, password=no_password)
+    except (ssl.SSLError, OSError) as error:
+        raise _certificate_problem(error, client_key, bool(asked)) from None
 
 
-def _certificate_problem(error: Exception, client_key: str | None) -> SettingsError:
-    reason = getattr(error, "reason", None)
+def _certificate_problem(error: OSError, client_key: str | None, encrypted: bool) -> SettingsError:
     key_setting = "client_cert" if client_key is None else "client_key"
-    if reason == "KEY_VALUES_MISMATCH":
-        return SettingsError(key_setting, "the key does not belong to the certificate in client_cert")
-    if reason in ("BAD_DECRYPT", "BAD_PASSWORD_READ", "PASSWORD_READ") or isinstance(error, ValueError):
+    if encrypted:
         return SettingsError(key_setting, "the key is encrypted; give it without a password")
-    return SettingsError("client_cert", f"certificate and key cannot be used as PEM files ({reason})")
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return SettingsError(key_setting, "the key does not belong to the certificate in client_cert")
+    return SettingsError("client_cert", "certificate and key are not both in PEM form")
 
 
 def _require_readable(setting: str, path: str) -> None:

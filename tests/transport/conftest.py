@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from transport_certificates import Authority
 
 from kiwi_worker.transport import Channel, Endpoint, SeldomClient
 
@@ -62,3 +63,15 @@ def call(
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The private authority that tests trust by its file."""
+    return Authority(tmp_path_factory.mktemp("authority"), "authority")
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """An authority that nobody trusts."""
+    return Authority(tmp_path_factory.mktemp("stranger"), "stranger")
