@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -127,24 +126,11 @@ def test_a_client_can_be_used_again_after_close(seldom: MakeSeldom) -> None:
     assert len(server.peers) == 2
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"garbage\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[1",
-        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-    ],
-)
+@pytest.mark.parametrize("raw", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[1"])
 def test_odd_and_cut_answers_are_ambiguous(seldom: MakeSeldom, raw: bytes) -> None:
     def handle(peer: Peer) -> None:
         peer.read_request()
         peer.send(raw)
 
-    with serving(handle) as server:
-        client: Any = seldom(server.url)
-        if b"x" in raw:
-            # http.client takes a length that is no number for none; the data plane does not.
-            assert client.call("GET", "/").status == 200
-            return
-        with pytest.raises(Ambiguous, match=f"GET / at {server.url} was sent"):
-            client.call("GET", "/")
+    with serving(handle) as server, pytest.raises(Ambiguous, match=f"GET / at {server.url} was sent"):
+        seldom(server.url).call("GET", "/")
