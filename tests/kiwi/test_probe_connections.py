@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+import time
 
 from probed import LIMIT_SECONDS, Probed, eventually, exactly, probed, received
 
@@ -91,6 +92,15 @@ class TestConnections:
         with probed(idle_limit=0.2) as probe, probe.tcp() as sock:
             sock.sendall(pull_signal("a"))
             assert received(sock) == b"ACK:a"
+
+    def test_a_connection_that_goes_on_sending_packets_outlives_the_idle_limit(self) -> None:
+        with probed(idle_limit=2.0) as probe, probe.tcp() as sock:
+            end = time.monotonic() + 2.5
+            while time.monotonic() < end:
+                sock.sendall(pull_signal("a"))
+                assert exactly(sock, 5) == b"ACK:a"
+                time.sleep(0.05)
+            assert probe.counters.cut_connections == 0
 
     def test_held_connections_shut_nobody_out(self, probe: Probed) -> None:
         with contextlib.ExitStack() as held:
