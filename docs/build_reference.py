@@ -1,0 +1,98 @@
+"""Writes the reference pages from the code: `python docs/build_reference.py`. A test keeps them true."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import kiwi_worker
+from kiwi_worker.settings import KiwiSettings, OrbitSettings, reference_table
+
+HERE = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by docs/build_reference.py; do not edit. -->\n\n"
+
+
+def settings_page() -> str:
+    """Every setting of both kinds of worker."""
+    return (
+        f"{NOTE}# Settings\n\nOption, then keyword in code, then environment, then the file of `--config` or "
+        "`KIWI_CONFIG`, then default: the first that is given wins.\n\n## Kiwi workers (`Worker`)\n\n"
+        f"{reference_table(KiwiSettings)}\n\n## ORBIT workers (`OrbitWorker`)\n\n{reference_table(OrbitSettings)}\n"
+    )
+
+
+def commands_page() -> str:
+    """Every command with its options, as `--help` tells."""
+    from kiwi_worker.cli import main
+
+    sections = [f"{NOTE}# Commands\n"]
+    _describe(main, ["kiwi-worker"], sections)
+    return "\n".join(sections)
+
+
+def _describe(command: Any, path: list[str], sections: list[str]) -> None:
+    context = click.Context(command, info_name=" ".join(path), terminal_width=100)
+    text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    sections.append(f"## {' '.join(path)}\n\n```text\n{text}\n```\n")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            _describe(command.get_command(context, name), [*path, name], sections)
+
+
+def api_page() -> str:
+    """Every public name with its signature and docstring."""
+    sections = [f"{NOTE}# Python API\n"]
+    for module_name in ("kiwi_worker", "kiwi_worker.client", "kiwi_worker.orbit", "kiwi_worker.testing"):
+        module = __import__(module_name, fromlist=["__all__"])
+        sections.append(f"## {module_name}\n")
+        sections += [_entry(name, getattr(module, name)) for name in sorted(module.__all__) if name[0] != "_"]
+    return "\n".join(sections)
+
+
+def _entry(name: str, value: Any) -> str:
+    doc = inspect.getdoc(value) or ""
+    lines = [f"### {name}\n", f"```python\n{name}{_signature(value)}\n```\n", f"```text\n{doc}\n```\n"]
+    if inspect.isclass(value):
+        lines += [_member(name, member) for member in _members(value)]
+    return "\n".join(lines)
+
+
+def _members(value: type[Any]) -> list[tuple[str, Any]]:
+    members = inspect.getmembers(value, lambda member: inspect.isfunction(member) or isinstance(member, property))
+    return [(name, member) for name, member in members if name[0] != "_" and _is_ours(member)]
+
+
+def _is_ours(member: Any) -> bool:
+    function = member.fget if isinstance(member, property) else member
+    return str(getattr(function, "__module__", "")).startswith("kiwi_worker")
+
+
+def _member(owner: str, named: tuple[str, Any]) -> str:
+    name, member = named
+    first = (inspect.getdoc(member) or "").split("\n\n")[0].replace("\n", " ")
+    signature = "" if isinstance(member, property) else _signature(member)
+    return f"- `{owner}.{name}{signature}`: {first}"
+
+
+def _signature(value: Any) -> str:
+    try:
+        return str(inspect.signature(value)).replace("self, ", "").replace("(self)", "()")
+    except (TypeError, ValueError):
+        return ""
+
+
+PAGES = {"settings.md": settings_page, "commands.md": commands_page, "api.md": api_page}
+
+
+def main() -> None:
+    """Write every page."""
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
