@@ -82,7 +82,8 @@ async def serve(handler: Handler, x: Exchange) -> None:
     except Problem as problem:
         await x.reply_problem(problem)
     except Disconnected:
-        return
+        if not x.started:
+            await x.reply(408, headers=())  # to nobody; the server wants every request to have an answer
     except StoreFailure as failure:
         await x.reply_problem(Problem(503, "store_failed", str(failure), ((b"retry-after", b"1"),)))
     except Exception:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 
 import msgspec
 
-from .exchange import Disconnected, Exchange
+from .exchange import Departure, Disconnected, Exchange
 from .hub import FeedbackLine, Hub
 from .ledger import KeyReused, QueueFull
 from .problems import Problem, bad_request, conflict, forbidden, not_found
@@ -189,8 +188,8 @@ class ClientSide:
         self, x: Exchange, service_id: str, found: Call | Ending, line: FeedbackLine, after: int
     ) -> None:
         """Send a call's feedback as events, and its ending as the last one."""
-        gone = await x.gone()
-        gone.add_done_callback(lambda _: line.wake())
+        gone = await x.departure()
+        gone.tell(line.wake)
         try:
             await x.start_stream(EVENT_STREAM)
             await x.send_part(event("accepted", encode({"request_id": found.request_id})))
@@ -205,7 +204,7 @@ class ClientSide:
         found: Call | Ending,
         line: FeedbackLine,
         after: int,
-        gone: asyncio.Task[None],
+        gone: Departure,
     ) -> None:
         for feedback in await self._store.feedback(found, after):
             after = feedback.feedback_id
@@ -217,7 +216,7 @@ class ClientSide:
                 if feedback.feedback_id > after:
                     after = feedback.feedback_id
                     await x.send_part(event("feedback", feedback.body(), feedback.feedback_id))
-            if gone.done():
+            if gone.happened:
                 raise Disconnected
             if isinstance(current, Ending):
                 await x.send_part(event("answer", compact(current.body())), more=False)

@@ -13,7 +13,7 @@ import msgspec
 from .problems import Problem, bad_request
 from .records import encode
 
-__all__ = ["JSON", "Disconnected", "Exchange", "Receive", "Scope", "Send"]
+__all__ = ["JSON", "Departure", "Disconnected", "Exchange", "Receive", "Scope", "Send"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,6 +26,37 @@ MAX_FIELDS = 32
 
 class Disconnected(Exception):
     """The other side has gone; there is nobody to answer."""
+
+
+class Departure:
+    """Whether the other side has closed its connection before it got its answer.
+
+    Args:
+        receive: the ASGI way to learn of it.
+        connection: the server's own connection, which knows a little earlier.
+    """
+
+    def __init__(self, receive: Receive, connection: Any) -> None:
+        self._connection = connection
+        self._task = asyncio.ensure_future(self._watch(receive))
+
+    @property
+    def happened(self) -> bool:
+        """An answer that is written now is read by nobody."""
+        connection = self._connection
+        return self._task.done() or (connection is not None and connection.transport.is_closing())
+
+    def tell(self, act: Callable[[], None]) -> None:
+        """Do that when it happens."""
+        self._task.add_done_callback(lambda _: act())
+
+    def cancel(self) -> None:
+        """Watch no longer."""
+        self._task.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
 
 class Exchange:
@@ -106,11 +137,17 @@ class Exchange:
             raise bad_request("send a form: content-type application/x-www-form-urlencoded")
         return parse_fields(bytes(body), "form")
 
-    async def gone(self) -> asyncio.Task[None]:
-        """A task that is done when the other side has closed its connection; cancel it when done with it."""
+    async def departure(self) -> Departure:
+        """Watch for the other side to close its connection; cancel the watch when done with it."""
         if not self._read_all:
             await self.body(0)
-        return asyncio.ensure_future(self._until_disconnect())
+        return Departure(self._receive, self.scope.get("kiwi_connection"))
+
+    def when_unread(self, act: Callable[[], None]) -> None:
+        """Do that if the other side turns out to have gone before it received the answer."""
+        connection = self.scope.get("kiwi_connection")
+        if connection is not None:
+            connection.when_unread = act
 
     async def reply(
         self, status: int, body: bytes = b"", headers: tuple[tuple[bytes, bytes], ...] = (JSON,)
@@ -138,10 +175,6 @@ class Exchange:
     async def send_part(self, part: bytes, *, more: bool = True) -> None:
         """A part of such an answer."""
         await self._send({"type": "http.response.body", "body": part, "more_body": more})
-
-    async def _until_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
 
 
 @functools.lru_cache(256)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from .exchange import Disconnected
+from .exchange import Departure, Disconnected
 from .probe import Prober
 from .records import Call, Ending, Feedback
 from .roster import WorkerEntry
@@ -68,6 +68,7 @@ class Hub:
         self._callers: dict[str, list[asyncio.Future[Ending | None]]] = {}
         self._lines: dict[str, list[FeedbackLine]] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Open the store and begin to watch the time."""
@@ -123,7 +124,7 @@ class Hub:
 
     # -- workers
 
-    async def drain(self, worker: WorkerEntry, wait_seconds: float, gone: asyncio.Task[None]) -> list[Call]:
+    async def drain(self, worker: WorkerEntry, wait_seconds: float, gone: Departure) -> list[Call]:
         """What is in the worker's inbox, waiting so long for it. An answer nobody can read is put back.
 
         Raises:
@@ -133,26 +134,32 @@ class Hub:
         until = self._loop.time() + wait_seconds
         while not taken and wait_seconds > 0 and await self._work_comes(worker, until, gone):
             taken = await self._take(worker, gone)
-        if gone.done():
+        if gone.happened:
             raise Disconnected
         return taken
 
-    async def _take(self, worker: WorkerEntry, gone: asyncio.Task[None]) -> list[Call]:
-        if gone.done():
+    def put_back(self, worker: WorkerEntry, calls: list[Call]) -> None:
+        """The answer with these calls was not received; they are drained again."""
+        task = asyncio.ensure_future(self.store.put_back(worker, calls))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, worker: WorkerEntry, gone: Departure) -> list[Call]:
+        if gone.happened:
             raise Disconnected
         self.prober.drained(worker)
         taken = await self.store.take_all(worker)
-        if taken and gone.done():
+        if taken and gone.happened:
             await self.store.put_back(worker, taken)
             raise Disconnected
         return taken
 
-    async def _work_comes(self, worker: WorkerEntry, until: float, gone: asyncio.Task[None]) -> bool:
+    async def _work_comes(self, worker: WorkerEntry, until: float, gone: Departure) -> bool:
         if self.closing:
             return False
         future: asyncio.Future[bool] = self._loop.create_future()
         timer = self._loop.call_at(until, _settle, future, False)
-        gone.add_done_callback(lambda _: _settle(future, False))
+        gone.tell(lambda: _settle(future, False))
         self._drains.setdefault(worker, []).append(future)
         worker.waiting += 1
         try:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import SettingsError
 from .app import Application
 from .authentication import Authentication
 from .client_side import ClientSide
+from .connection import Connection
 from .exchange import Exchange
 from .hub import Hub
 from .openapi import description
@@ -33,8 +33,6 @@ IDLE_CONNECTION_SECONDS = 75
 
 GRACE_SECONDS = 10
 """How long answers that are under way may take at shutdown."""
-
-MAX_HEADER_BYTES = 65_536
 
 
 def serve(settings: MiddlewareSettings, on_ready: Callable[[str], None]) -> None:
@@ -61,7 +59,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             self._application,
-            http=_Protocol,
+            http=Connection,
             ws="none",
             interface="asgi3",
             lifespan="off",
@@ -110,28 +108,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _Protocol(HttpToolsProtocol):
-    """One connection; malformed requests are answered like every other mistake, with one JSON object."""
-
-    _header_bytes = 0
-
-    def on_message_begin(self) -> None:
-        self._header_bytes = 0
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > MAX_HEADER_BYTES:
-            raise ValueError("headers are too large")
-        super().on_header(name, value)
-
-    def send_400_response(self, msg: str) -> None:
-        body = encode({"error": "bad_request", "message": msg})
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
 
 
 async def build(hub: Hub) -> Application:

@@ -88,9 +88,11 @@ class WorkerSide:
         """`GET /worker/messages[?wait=N]`: everything for this worker in one atomic read."""
         worker = await self._worker(self._claims(x))
         wait_seconds = seconds_of(x.query(), "wait", 0.0, self._settings.max_wait)
-        gone = await x.gone()
+        gone = await x.departure()
         try:
             calls = await self._hub.drain(worker, wait_seconds, gone)
+            if calls:
+                x.when_unread(lambda: self._hub.put_back(worker, calls))
             await x.reply(200, b"[%b]" % b",".join([call.message() for call in calls]))
         finally:
             gone.cancel()

@@ -10,8 +10,10 @@ with running_middleware(heartbeat_delay=0.2) as middleware:
 
 from __future__ import annotations
 
+import copy
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import sys
@@ -52,9 +54,8 @@ class MiddlewareProcess:
         self.db = str(Path(self._folder.name) / "middleware.db") if self._folder is not None else str(db)
         self.service_id = service_id
         with Directory(self.db) as directory:
-            secrets = directory.add_service(service_id)
-        self.worker_secret = secrets["worker"]
-        self.client_secret = secrets["client"]
+            made = directory.add_service(service_id)
+        self.worker_secret, self.client_secret = made["worker"], made["client"]
         self.url = ""
         self.output: list[str] = []
         self.process: subprocess.Popen[str] | None = None
@@ -88,6 +89,22 @@ class MiddlewareProcess:
         self._clients.append(client)
         return client
 
+    def with_new_service(self) -> MiddlewareProcess:
+        """The same process seen with a fresh service, so that tests can share a middleware and nothing else."""
+        view = copy.copy(self)
+        view.service_id = f"service-{secrets.token_hex(4)}"
+        with Directory(self.db) as directory:
+            made = directory.add_service(view.service_id)
+        view.worker_secret, view.client_secret = made["worker"], made["client"]
+        view._clients = []
+        return view
+
+    def close_clients(self) -> None:
+        """Close every client made here."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+
     def start(self) -> None:
         """Start it, and wait until it accepts connections.
 
@@ -114,8 +131,7 @@ class MiddlewareProcess:
 
     def close(self) -> None:
         """Stop it if it runs, close its clients, remove its temporary folder."""
-        for client in self._clients:
-            client.close()
+        self.close_clients()
         if self.process is not None:
             self.stop()
         if self._folder is not None:
