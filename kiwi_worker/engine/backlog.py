@@ -26,6 +26,7 @@ class Backlog:
         active: how many slots work.
         taken: how many items were ever taken.
         on_wait: called when an item waits although no slot may be woken for it.
+        on_idle: called by a slot that found nothing to take, before it sleeps.
     """
 
     def __init__(self, room: int, start_slot: Callable[[], bool]) -> None:
@@ -37,6 +38,7 @@ class Backlog:
         self._start_slot = start_slot
         self._counting = threading.Lock()
         self.on_wait: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
         self.closed = False
         self.wanted = 1
         self.active = 0
@@ -75,6 +77,7 @@ class Backlog:
             except IndexError:
                 if self.closed:
                     return None
+                self.on_idle()
                 self._sleep(own)
                 continue
             self.taken += 1
@@ -136,8 +139,9 @@ class Backlog:
         return len(self._items) < self._room
 
     def nudge(self) -> None:
-        """Let the receiver ask for room again."""
-        self._room_given.set()
+        """Let the receiver ask for room again, when it waits for some."""
+        if self._room_wanted:
+            self._room_given.set()
 
     def close(self) -> None:
         """No more items: slots end once it is empty, the receiver at once."""

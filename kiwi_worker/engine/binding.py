@@ -8,7 +8,7 @@ without handing the work over to another thread.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kiwi_worker.engine.outcomes import Outcome
@@ -78,6 +78,9 @@ class Binding(Protocol):
 
     answers_time_limits: bool
     """Whether work whose `limit_seconds` are over is answered; a method's own limit always is."""
+
+    on_dropped: Callable[[str], None]
+    """Called by `admit` with the journal's key of an item that nothing more will be done about."""
 
     def lane(self, purpose: str) -> Any:
         """A connection for one thread; connects when first used."""

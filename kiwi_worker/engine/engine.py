@@ -118,10 +118,15 @@ class Engine:
             start_async=self.loop.submit,
             run_in_process=run_in_process,
             resume=lambda work: self.slots.backlog.put_first(work),
+            on_forgotten=lambda: self.slots.backlog.nudge(),
         )
         self.slots = Slots(
             limits.concurrency, binding=binding, runner=self.runner, may_poll=self._may_receive, start=start
         )
+        if journal is not None:
+            # What was forgotten is noted with the next record, and none may come for long after a slot idles.
+            self.slots.backlog.on_idle = journal.flush
+            binding.on_dropped = journal.forgotten
         self._pace = Pace(self.slots.backlog, limits.concurrency, start)
         self._receiver: threading.Thread | None = None
         self._receiver_lane: Any = None

@@ -21,7 +21,7 @@ MOST_RUNS = 3
 def recover(journal: Journal, binding: Binding, runner: Runner, backlog: Backlog) -> None:
     """Send known outcomes, run what was not started, and answer or run again what was.
 
-    What is older than the journal's maximum age is answered as dead: its caller gave up, but nobody knows.
+    What is older than the journal's maximum age is only logged: its caller's time to live is over.
     """
     left = journal.recovered
     for leftover in left.outcomes:

@@ -61,6 +61,7 @@ class Runner:
         start_async: hands work to the event loop: the work, and a function that makes the awaitable.
         run_in_process: runs a call in a process of its own and waits for its outcome.
         resume: takes work that had to wait at a gate.
+        on_forgotten: called when the journal has one entry less.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Runner:
         start_async: Callable[[Work, Callable[[], Any]], None],
         run_in_process: Callable[[Work], Outcome],
         resume: Callable[[Work], None],
+        on_forgotten: Callable[[], None],
     ) -> None:
         self._binding = binding
         self._outbox = outbox
@@ -85,6 +87,7 @@ class Runner:
         self._start_async = start_async
         self._run_in_process = run_in_process
         self._resume = resume
+        self._on_forgotten = on_forgotten
         self.running: dict[str, Work] = {}
         self.counters = Counters()
         self.stopping = False
@@ -291,6 +294,7 @@ class Runner:
         self._binding.answered(key)
         if self._journal is not None:
             self._journal.forgotten(key)
+            self._on_forgotten()
 
 
 def call_within(

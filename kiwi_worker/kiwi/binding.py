@@ -81,6 +81,7 @@ class KiwiBinding:
         self.feedbacks = Feedbacks(session.lane, limit=settings.feedback_limit, start=crew.start)
         self.application_settings: Mapping[str, str] = ApplicationSettings()
         self.registered = False
+        self.on_dropped: Callable[[str], None] = lambda key: None
         self.malformed = 0
         self.duplicates = 0
 
@@ -180,7 +181,11 @@ class KiwiBinding:
             "" if request_id is not None else " (it has no request_id to answer: it is skipped)",
             extra={"action": "malformed_message", "request_id": request_id},
         )
-        if request_id is None or not self._window.enter(request_id):
+        if request_id is None:
+            self.on_dropped("")
+            return None
+        if not self._window.enter(request_id):
+            self._note_duplicate(request_id)
             return None
         refusal = outcome_of(Ending.MALFORMED, f"malformed message: {malformed}")
         return Work(request_id, "", None, None, refusal=refusal, needs_claim=malformed.asks_for_lock)
@@ -188,6 +193,8 @@ class KiwiBinding:
     def _note_duplicate(self, request_id: str) -> None:
         # It runs, its answer is on its way, or it was answered: in no case is there anything to do.
         self.duplicates += 1
+        if self._window.is_settled(request_id):
+            self.on_dropped(request_id)
         _logger.info(
             "request %s came again and is not run again",
             request_id,
@@ -285,6 +292,7 @@ class KiwiBinding:
 
     def answered(self, key: str) -> None:
         """The id stays in the window: it must not be run again."""
+        self._window.settle(key)
 
     def forget(self, work: Work) -> None:
         """Its lock was refused: it may be offered again."""

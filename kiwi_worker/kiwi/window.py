@@ -7,6 +7,7 @@ from collections import OrderedDict
 __all__ = ["Window"]
 
 SIZE = 10_000
+_SETTLED = object()
 
 
 class Window:
@@ -28,6 +29,15 @@ class Window:
         if len(self._seen) > self._size:
             self._seen.popitem(last=False)
         return True
+
+    def settle(self, request_id: str) -> None:
+        """The id got its final answer; it stays known."""
+        if request_id in self._seen:
+            self._seen[request_id] = _SETTLED
+
+    def is_settled(self, request_id: str) -> bool:
+        """Whether the id is known and got its final answer."""
+        return self._seen.get(request_id) is _SETTLED
 
     def leave(self, request_id: str) -> None:
         """The id may come again."""
