@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import requests
+    import urllib3
 
     from kiwi_worker.transport.endpoint import Endpoint
 
@@ -167,16 +168,23 @@ class _Body:
 
     def read(self, response: requests.Response) -> None:
         self.status = response.status_code
-        # read1 gives what is there; read waits for all that was asked for, however slowly it drips.
-        read = getattr(response.raw, "read1", response.raw.read)
         deadline = monotonic() + self._limit_seconds
-        while piece := read(_READ_BYTES, decode_content=True):
+        while piece := _what_is_there(response.raw):
             room = self._max_bytes - len(self.received)
             self.received += piece[:room]
             if len(piece) > room:
                 raise Malformed(f"its body is longer than {self._max_bytes} bytes")
             if monotonic() > deadline:
                 raise TimeoutError
+
+
+def _what_is_there(raw: urllib3.BaseHTTPResponse) -> bytes:
+    """Bytes of the body without waiting for many: `read` waits for all it is asked for, however it drips."""
+    read1 = getattr(raw, "read1", None)
+    if read1 is None:  # before urllib3 2.1
+        return raw.read(1, decode_content=True)
+    piece: bytes = read1(_READ_BYTES, decode_content=True)
+    return piece
 
 
 def _head(response: requests.Response) -> bytes:

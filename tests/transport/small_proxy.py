@@ -1,11 +1,11 @@
-"""A forward proxy of two threads per tunnel: CONNECT, and requests in absolute form."""
+"""A forward proxy: CONNECT, and requests in absolute form."""
 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -36,10 +36,7 @@ class SmallProxy:
         host, _, port = self.heads[-1].split(" ")[1].rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), LIMIT_SECONDS) as upstream:
             peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            back = threading.Thread(target=_pump, args=(upstream, peer.sock), name="small-proxy")
-            back.start()
-            _pump(peer.sock, upstream)
-            back.join(LIMIT_SECONDS)
+            _relay(peer.sock, upstream)
 
     def _forwarded(self, head: bytes) -> bytes:
         """The answer of a server to a request without a body, in one piece."""
@@ -51,13 +48,22 @@ class SmallProxy:
             return upstream.recv(65536)
 
 
-def _pump(source: socket.socket, aim: socket.socket) -> None:
+def _relay(client: socket.socket, upstream: socket.socket) -> None:
+    """Carry bytes both ways until one side ends; in one thread, since a TLS socket is for one."""
+    others = {client: upstream, upstream: client}
     with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            aim.sendall(data)
-    for sock in (source, aim):
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        while True:
+            for source in _ready(client, upstream):
+                data = source.recv(65536)
+                if not data:
+                    return
+                others[source].sendall(data)
+
+
+def _ready(client: socket.socket, upstream: socket.socket) -> list[socket.socket]:
+    if isinstance(client, ssl.SSLSocket) and client.pending():
+        return [client]
+    return select.select([client, upstream], [], [], LIMIT_SECONDS)[0]
 
 
 @contextlib.contextmanager

@@ -26,12 +26,16 @@ def with_credentials(url: str) -> str:
 
 @pytest.fixture(scope="session")
 def proxy_context(authority: Authority) -> ssl.SSLContext:
-    return authority.server_context("proxy", "127.0.0.1")
+    context = authority.server_context("proxy", "127.0.0.1")
+    context.num_tickets = 0
+    return context
 
 
 @pytest.fixture(scope="session")
 def server_context(authority: Authority) -> ssl.SSLContext:
-    return authority.server_context("proxied", "localhost")
+    context = authority.server_context("proxied", "localhost")
+    context.num_tickets = 0
+    return context
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http proxy", "https proxy"])
