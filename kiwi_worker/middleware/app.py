@@ -49,6 +49,7 @@ class Application:
             handler, values = found
             await serve(handler, Exchange(scope, receive, send, values))
             return
+        scope["app"] = self  # makes starlette raise what it would else answer in plain text
         try:
             await self._router(scope, receive, send)
         except HTTPException as error:
