@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -82,7 +83,7 @@ class AsyncFace:
             )
             return _Connection(*await asyncio.wait_for(opening, self.connect_timeout))
         except (OSError, asyncio.TimeoutError) as error:
-            raise not_sent(name, endpoint, error) from error
+            raise not_sent(name, endpoint, _named(error)) from error
 
     def give_back(self, connection: _Connection) -> None:
         """It can carry another request."""
@@ -94,6 +95,12 @@ class AsyncFace:
             connection = self._idle.pop()
             connection.close()
             await connection.closed()
+
+
+def _named(error: Exception) -> Exception:
+    """asyncio hides what the system said about a connection behind words of its own."""
+    number = getattr(error, "errno", None)
+    return OSError(number, os.strerror(number)) if isinstance(error, ConnectionError) and number else error
 
 
 class _Performer(Operation):

@@ -6,17 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-from urllib3.exceptions import HTTPError
 
 from .._version import __version__
 from ..errors import ProtocolError
 from ..transport.answer import Answer
 from ..transport.channel import Channel
 from ..transport.connection import Connection
-from ..transport.failures import ambiguous, call_name, not_sent
+from ..transport.failures import Unconnected, ambiguous, call_name, not_sent
 from .effects import Ask, Done, Emit, Exclusive, More, Open, Operation, Pause, Steps
 from .wire import Requests, ResponseReader
 
@@ -171,7 +168,7 @@ class _Stream:
         name = call_name(ask.method, ask.target, self._endpoint)
         try:
             sock = self._connection.open()
-        except (OSError, HTTPError, HTTPException) as error:
+        except (OSError, Unconnected) as error:
             raise not_sent(name, self._endpoint, error) from error
         streams = isinstance(ask, Open)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 __all__ = ["Ask", "Done", "Effect", "Emit", "Exclusive", "More", "Open", "Operation", "Pause", "Steps"]
@@ -17,9 +17,9 @@ class Ask:
 
     method: str
     target: str
-    body: bytes | None = None
+    body: bytes | None = field(default=None, repr=False)
     read_seconds: float = 15.0
-    authorization: str | None = None
+    authorization: str | None = field(default=None, repr=False)
     form: bool = False
 
 
