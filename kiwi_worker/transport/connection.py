@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
 import struct
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
     from kiwi_worker.transport.opening import Opening
 
 _MIN_SECONDS = 0.001
+_log = logging.getLogger("kiwi_worker.transport")
+
 # Equal to no number, so that whatever is asked for is set.
 _NO_LIMIT = float("nan")
 _KERNEL_LIMITS = sys.platform != "win32"
+_SO_MEMINFO = 55
+_NOTHING_UNREAD = bytes(4)
+_ESTABLISHED = b"\x01"
 
 
 class Connection:
@@ -78,6 +84,7 @@ class Connection:
         # First the socket, then the look at the flag; `interrupt` does it the other way round.
         self.sock = sock
         self._stop_if_interrupted()
+        _log.debug("connected to %s", self._endpoint.origin, extra={"action": "connection_opened"})
         return sock
 
     def _stop_if_interrupted(self) -> None:
@@ -148,8 +155,27 @@ def _readable(sock: socket.socket) -> Callable[[int], object]:
     if not isinstance(sock, socket.socket):
         # TLS inside TLS keeps bytes between its layers, where no poll sees them.
         return lambda _: True
+    if _tells_its_state(sock):
+        # Unlike a poll, these two keep the interpreter lock, which another thread would take otherwise. The
+        # first tells of the end of the connection, the second of bytes.
+        ask = sock.getsockopt
+        return lambda _: (
+            ask(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED
+            or ask(socket.SOL_SOCKET, _SO_MEMINFO, 4) != _NOTHING_UNREAD
+        )
     if sys.platform == "win32":
         return lambda _: select.select([sock], [], [], 0)[0]
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return poll.poll
+
+
+def _tells_its_state(sock: socket.socket) -> bool:
+    """Whether the kernel tells the state of a connection and the memory of what is unread."""
+    try:
+        return sys.platform == "linux" and (
+            sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED
+            and len(sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4)) == 4
+        )
+    except OSError:
+        return False
