@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import os
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -29,6 +31,9 @@ class Connection(HttpToolsProtocol):
 
     when_unread: Callable[[], None] | None = None
     _header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast("asyncio.Transport", Joined(transport)))
 
     def on_message_begin(self) -> None:
         self._header_bytes = 0
@@ -53,6 +58,35 @@ class Connection(HttpToolsProtocol):
         if when_unread is not None and (exc is not None or _unreceived(self.transport)):
             when_unread()
         super().connection_lost(exc)
+
+
+class Joined:
+    """A transport that writes the head of an answer together with what follows it.
+
+    uvicorn writes them one after the other: two system calls here, and two wake-ups at the other side.
+    """
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.endswith(b"\r\n\r\n") and data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1":
+            self._head = data
+            return
+        if data:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.write(b"")
+        self._transport.close()
 
 
 def _unreceived(transport: object) -> bool:

@@ -19,6 +19,9 @@ __all__ = ["KeyReused", "Ledger", "QueueFull", "Writes"]
 RECENT_FEEDBACK = 200
 """Pieces of feedback kept in memory for each open call, for a stream that is opened late."""
 
+KEPT_FEEDBACK = 10_000
+"""Pieces of feedback of one call that are made durable at most."""
+
 
 class QueueFull(Exception):
     """The service has as many open calls, or the middleware as many bytes of them, as it may."""
@@ -216,13 +219,18 @@ class Ledger:
         self._finish(call, status, error_text, result, None, worker_id)
         return Verdict.done
 
-    def remember_feedback(self, service_id: str, worker_id: str, feedback: Feedback) -> Verdict:
+    def remember_feedback(
+        self, service_id: str, worker_id: str, feedback: Feedback, *, persist: bool
+    ) -> Verdict:
         """Keep the newest feedback of an open call for streams that are opened late."""
         call = self.calls.get(feedback.request_id)
         if call is None or call.service_id != service_id:
             return Verdict.unknown
         if not call.was_given_to(worker_id):
             return Verdict.not_given
+        if persist and call.kept_feedback >= KEPT_FEEDBACK:
+            return Verdict.full
+        call.kept_feedback += persist
         if call.recent_feedback is None:
             call.recent_feedback = deque(maxlen=RECENT_FEEDBACK)
         call.recent_feedback.append(feedback)

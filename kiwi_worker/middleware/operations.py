@@ -155,7 +155,13 @@ def _worker_operations(authentication: Authentication, worker: WorkerSide) -> li
             worker.feedback,
             "Feedback of a handler",
             "worker",
-            {200: ("passed on", None), 403: _problem("not given to you"), 404: _problem("unknown")},
+            {
+                200: ("passed on", None),
+                400: _problem("not feedback"),
+                403: _problem("not given to you"),
+                404: _problem("unknown"),
+                429: _problem("too much of it is kept"),
+            },
             body="FeedbackPost",
         ),
         Operation(

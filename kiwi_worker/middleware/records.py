@@ -29,6 +29,7 @@ class Verdict(Enum):
     taken = "taken"
     not_given = "not_given"
     unknown = "unknown"
+    full = "full"
 
 
 class Registration(msgspec.Struct, kw_only=True):
@@ -75,6 +76,7 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     drained: bool = False
     earlier: tuple[str, ...] = ()
     recent_feedback: deque[Feedback] | None = None
+    kept_feedback: int = 0
 
     def message(self) -> bytes:
         """The element of a drained array (the page's "The request loop", 1)."""

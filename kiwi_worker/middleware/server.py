@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +32,8 @@ __all__ = ["serve"]
 IDLE_CONNECTION_SECONDS = 75
 """How long a connection may lie idle; workers keep theirs over quiet times."""
 
+SWITCH_SECONDS = 0.0005
+
 GRACE_SECONDS = 10
 """How long answers that are under way may take at shutdown."""
 
@@ -42,12 +45,16 @@ def serve(settings: MiddlewareSettings, on_ready: Callable[[str], None]) -> None
         SettingsError: the address or the database cannot be used.
     """
     listener = _listen(settings)
+    switch_interval = sys.getswitchinterval()
+    # The event loop must not wait five milliseconds whenever the writer thread is at work.
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         server = _Server(settings, listener, on_ready)
         server.run([listener])
         if server.failure is not None:
             raise server.failure
     finally:
+        sys.setswitchinterval(switch_interval)
         listener.close()
 
 

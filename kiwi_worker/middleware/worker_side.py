@@ -178,6 +178,8 @@ def refusal(verdict: Verdict, not_given: str) -> Problem:
         return not_found("no such request; it may have ended long ago")
     if verdict is Verdict.late:
         return conflict("this request has its ending already")
+    if verdict is Verdict.full:
+        return Problem(429, "feedback_full", "this request has as much kept feedback as one may have")
     if verdict is Verdict.taken:
         return conflict("another worker owns this request")
     return forbidden(not_given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -124,3 +125,13 @@ def test_slow_stream_loses_old_feedback_and_never_the_answer(
     numbers = [c[0] for c in contents(rest) if isinstance(c, list)]
     assert numbers == sorted(numbers)
     assert rest[-1].result == "done"
+
+
+def test_kept_feedback_of_one_call_is_bounded(middleware: MiddlewareProcess, worker: PlainWorker) -> None:
+    request_id = middleware.client.start("m")
+    worker.drain_some()
+    with ThreadPoolExecutor(8) as pool:
+        posts = [pool.submit(worker.feedback, request_id, n, pr=True) for n in range(10_001)]
+        statuses = [post.result() for post in posts]
+    assert statuses.count(429) == 1
+    assert worker.feedback(request_id, "fleeting") == 200

@@ -170,7 +170,7 @@ class SqliteStore:
         self, service_id: str, worker_id: str, feedback: Feedback, *, persist: bool
     ) -> Verdict:
         feedback.feedback_id = next(self._feedback_numbers)
-        verdict = self._ledger.remember_feedback(service_id, worker_id, feedback)
+        verdict = self._ledger.remember_feedback(service_id, worker_id, feedback, persist=persist)
         if verdict is Verdict.unknown and await self._was_given(service_id, worker_id, feedback.request_id):
             verdict = Verdict.late
         if verdict in (Verdict.done, Verdict.late):
