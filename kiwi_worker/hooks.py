@@ -89,7 +89,7 @@ class Hooks:
             name, undo = self._undo.pop()
             try:
                 undo()
-            except Exception:
+            except BaseException:  # a SystemExit must not cost the others their end
                 _logger.exception("stop hook %s raised", name, extra={"action": "stop_hook_raised"})
         self.resources.clear()
 

@@ -15,6 +15,7 @@ from kiwi_worker.errors import DefinitionError, KiwiWorkerError, StartError
 from kiwi_worker.hooks import Hooks
 from kiwi_worker.methods import HandlerDefinition, Registry
 from kiwi_worker.settings import KiwiSettings, WorkerSettings, check_files
+from kiwi_worker.settings.command_line import load
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,10 +49,14 @@ class WorkerBase(Generic[SettingsType]):
         self._around: list[Callable[[Any], Any]] = []
         self._lock = threading.Lock()
         self._engine: Engine | None = None
+        self._started = threading.Event()
+        self._stopped = threading.Event()
+        self._stopper: threading.Thread | None = None
+        self._clean = True
         self._crew: Crew | None = None
         self._fatal: BaseException | None = None
         self._listener: Callable[[], None] = lambda: None
-        self.settings = self._settings_type.load(keywords)
+        self.settings = load(self._settings_type, keywords)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(worker_id={self.settings.worker_id!r})"
@@ -123,13 +128,18 @@ class WorkerBase(Generic[SettingsType]):
         with self._lock:
             if self._engine is not None:
                 raise StartError(f"{self!r} is running already")
+            self._started.clear()
+            self._stopped.clear()
             engine = self._engine = self._assemble()
         try:
             self._hooks.start(engine.loop.call)
             engine.start()
         except BaseException:
+            self._started.set()
             self.stop()
             raise
+        finally:
+            self._started.set()
 
     def _assemble(self) -> Engine:
         from kiwi_worker.engine.engine import Engine, Limits
@@ -138,10 +148,15 @@ class WorkerBase(Generic[SettingsType]):
         settings = self.settings
         self._fatal = None
         crew = self._crew = Crew(settings.worker_id, self._end_with)
-        journal = self._open_journal()
+        try:
+            binding = self._bind(crew)
+            journal = self._open_journal()
+        except BaseException:
+            self._release()
+            raise
         return Engine(
             crew=crew,
-            binding=self._bind(crew),
+            binding=binding,
             definitions=self._definitions(),
             limits=Limits(
                 concurrency=settings.concurrency,
@@ -188,18 +203,29 @@ class WorkerBase(Generic[SettingsType]):
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> bool:
         """Shut down in order and give whether everything was finished; harmless when nothing runs.
 
+        A start that is under way gives up. A second call, from another thread, waits for the first.
+
         Args:
             hurry: asked now and then; True ends the grace period.
         """
+        own = threading.current_thread()
         with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is None:
-            return True
+            engine, stopper = self._engine, self._stopper
+            if engine is None or stopper is own:
+                return True
+            self._stopper = stopper or own
+        if stopper is not None:
+            self._stopped.wait()
+            return self._clean
+        self._clean = False
         try:
-            clean = engine.stop(hurry=hurry, last=self._hooks.stop)
+            self._clean = engine.stop(hurry=hurry, last=self._hooks.stop, started=self._started)
         finally:
             self._release()
-        return clean
+            with self._lock:
+                self._engine = self._stopper = None
+            self._stopped.set()
+        return self._clean
 
     def _release(self) -> None:
         """Close what the binding was made of."""

@@ -76,6 +76,8 @@ class Backlog:
                 item = self._items.popleft()
             except IndexError:
                 if self.closed:
+                    with self._counting:
+                        self.active -= 1
                     return None
                 self.on_idle()
                 self._sleep(own)

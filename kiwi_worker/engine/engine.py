@@ -34,6 +34,11 @@ _logger = logging.getLogger("kiwi_worker.engine")
 
 READ_ON_SECONDS = 1.5
 """How long a receive that waits is read on at shutdown: breaking it off could destroy what it brings."""
+LEAST_READ_ON_SECONDS = 0.3
+"""The same, when there is no grace period."""
+LEAST_START_SECONDS = 1.0
+"""How long a start that is under way may take to give up."""
+LOOK_SECONDS = 0.02
 CANCEL_SECONDS = 0.3
 """How long cancelled handlers may take to end."""
 FLUSH_SECONDS = 1.0
@@ -143,10 +148,13 @@ class Engine:
         return {key: self._serve_one(definition, shared, needs_context) for key, definition in definitions}
 
     def _serve_one(self, definition: HandlerDefinition, shared: Gate, needs_context: bool) -> Served:
-        gates = [shared] if definition.is_async else []
+        gates = []
         if definition.options.concurrency is not None:
             gates.append(Gate(definition.options.concurrency))
-            self._gates.append(gates[-1])
+            self._gates += gates
+        if definition.is_async:
+            # The last one, so that what waits for its own method's limit takes no place of the others.
+            gates.append(shared)
         return Served(
             definition,
             bind=definition.plan.bind,
@@ -161,7 +169,10 @@ class Engine:
         Raises:
             StartError: the binding could not be opened.
         """
-        self._binding.open()
+        if not self._stopping.is_set():
+            self._binding.open()
+        if self._stopping.is_set():
+            return
         if self._journal is not None:
             recover(self._journal, self._binding, self.runner, self.slots.backlog)
         if self._binding.brings_batches:
@@ -186,6 +197,8 @@ class Engine:
     # Receiving
 
     def _has_room(self) -> bool:
+        if self._stopping.is_set():
+            return True
         journal_full = self._journal is not None and self._journal.full
         return self.waiting < self._limits.concurrency and not self.outbox.full and not journal_full
 
@@ -215,7 +228,7 @@ class Engine:
 
     # Shutdown
 
-    def stop(self, *, hurry: Callable[[], bool], last: Callable[[], None]) -> bool:
+    def stop(self, *, hurry: Callable[[], bool], last: Callable[[], None], started: threading.Event) -> bool:
         """The ordered shutdown; gives whether everything was finished and delivered.
 
         1. Say so to the server; no receive begins from here on, one that waits is read on for a moment.
@@ -228,40 +241,41 @@ class Engine:
         Args:
             hurry: asked now and then; True ends the grace period.
             last: stop hooks.
+            started: set when no start is under way any more; one that is gives up soon.
         """
         end = time.monotonic() + self._limits.grace_period
         self._stopping.set()
         self.runner.stopping = True
         backlog = self.slots.backlog
         backlog.nudge()
+        self.outbox.nudge()
         self._binding.stop_receiving()
+        started.wait(max(LEAST_START_SECONDS, self._limits.grace_period))
         self._end_receiving(end)
-        finished = self._wait_for_handlers(end, hurry)
-        if not finished:
-            finished = self._cut_off()
+        if not self._wait_for_handlers(end, hurry):
+            self._cut_off()
         backlog.close()
         self._pace.close()
-        flushed = self.outbox.flush(max(FLUSH_SECONDS, end - time.monotonic()))
-        self._note_undelivered(self.outbox.close())
+        clean = self._deliver(max(FLUSH_SECONDS, end - time.monotonic())) and self._all_finished
         self.crew.close()
-        self._binding.close(finished and flushed)
+        self._binding.close(clean)
         self.timekeeper.close()
         last()
         self.loop.close()
-        self.slots.interrupt()
         left = self.crew.join(0.5)
         if left:
             _logger.warning("threads still busy at the end: %s", left, extra={"action": "threads_left"})
         if self._journal is not None:
             self._journal.close()
-        return finished and flushed
+        return clean
 
     def _end_receiving(self, end: float) -> None:
         if self._receiver is None:
             self._binding.interrupt()
             self.slots.interrupt_polls()
             return
-        self._receiver.join(min(READ_ON_SECONDS, max(0.0, end - time.monotonic())))
+        left = max(LEAST_READ_ON_SECONDS, end - time.monotonic())
+        self._receiver.join(min(READ_ON_SECONDS, left))
         if self._receiver.is_alive():
             self._binding.interrupt()
             if self._receiver_lane is not None:
@@ -269,25 +283,50 @@ class Engine:
             self._receiver.join(0.5)
 
     def _wait_for_handlers(self, end: float, hurry: Callable[[], bool]) -> bool:
-        while self.runner.running or self.waiting:
+        while self.runner.running or self.waiting or self._slots_busy:
             left = end - time.monotonic()
             if left <= 0 or hurry():
                 return False
-            self.runner.wait_for_end(min(left, 0.1))
+            self.runner.wait_for_end(min(left, LOOK_SECONDS))
         return True
 
-    def _cut_off(self) -> bool:
+    @property
+    def _slots_busy(self) -> bool:
+        # Also what no table holds: a lock that is being asked for, an answer that is being sent.
+        return self.slots.busy > self.runner.counters.lost_slots
+
+    def _cut_off(self) -> None:
+        runner = self.runner
+        runner.over = True
         unstarted = self._take_unstarted()
-        running = list(self.runner.running.values())
+        running = list(runner.running.values())
         for work in running:
             work.cancel(Ending.CUT_OFF)
         self._wait_for_handlers(time.monotonic() + CANCEL_SECONDS, lambda: False)
-        for work in unstarted:
-            self.runner.refuse(work, outcome_of(Ending.NOT_STARTED, "the worker stopped before it was run"))
+        for work in unstarted + self._take_unstarted():
+            runner.refuse(work)
         for work in running:
-            if self.runner.settle(work, outcome_of(Ending.CUT_OFF, "the worker stopped while it ran")):
-                self.runner.counters.cut_off += 1
-        return not running and not unstarted
+            # What ended by its cancellation was cut off, too.
+            runner.settle(work, outcome_of(Ending.CUT_OFF, "the worker stopped while it ran"))
+        runner.counters.cut_off += len(running)
+
+    @property
+    def _all_finished(self) -> bool:
+        counters = self.runner.counters
+        return not counters.cut_off and not counters.not_started
+
+    def _deliver(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._slots_busy:
+            self.runner.wait_for_end(min(left, LOOK_SECONDS))
+        delivered = self.outbox.flush(until - time.monotonic()) and not self._slots_busy
+        # What a slot is still sending comes to the outbox when it is broken off, and is named there.
+        self.slots.interrupt()
+        until = time.monotonic() + CANCEL_SECONDS
+        while self._slots_busy and time.monotonic() < until:
+            self.runner.wait_for_end(LOOK_SECONDS)
+        self._note_undelivered(self.outbox.close(CANCEL_SECONDS))
+        return delivered
 
     def _take_unstarted(self) -> list[Work]:
         items = self.slots.backlog.clear()

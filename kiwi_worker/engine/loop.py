@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
@@ -42,6 +43,7 @@ class AsyncExecutor:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
+        self._closing = False
         self._tasks: dict[asyncio.Task[None], Work] = {}
 
     def submit(self, work: Work, make: Callable[[], Any]) -> None:
@@ -58,6 +60,7 @@ class AsyncExecutor:
         """Cancel what is left and end the thread."""
         with self._lock:
             loop = self._loop
+            self._closing = True
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._stop, loop)
 
@@ -75,16 +78,24 @@ class AsyncExecutor:
         import asyncio
 
         loop = self._loop
-        if loop is None or loop.is_closed():
-            loop = self._loop = asyncio.new_event_loop()
+        assert loop is not None
         asyncio.set_event_loop(loop)
         self._ready.set()
         try:
+            # What ends it by an exception (a SystemExit in a task that a handler made) does not end the
+            # calls on it: it goes on with them when the thread is started again.
             loop.run_forever()
         finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
             asyncio.set_event_loop(None)
+            if self._closing:
+                self._end(loop)
+
+    @staticmethod
+    def _end(loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
         for task in list(self._tasks):
@@ -93,13 +104,23 @@ class AsyncExecutor:
 
     def _begin(self, work: Work, make: Callable[[], Any]) -> None:
         assert self._loop is not None
+        if work.cause is not None:
+            # A task that is cancelled before its first step would never come to its end.
+            self._give_up(work, make)
+            return
         # `copy_context` gives each call variables of its own; the task copies them once more, which is cheap.
         task = copy_context().run(self._loop.create_task, self._run(work, make))
         self._tasks[task] = work
         task.add_done_callback(self._tasks.pop)
         work.stop = lambda: self._cancel(task)
         if work.cause is not None:
-            task.cancel()
+            self._cancel(task)
+
+    def _give_up(self, work: Work, make: Callable[[], Any]) -> None:
+        assert work.cause is not None
+        if not isinstance(make, partial):
+            make().close()
+        self._finish(work, outcome_of(work.cause))
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
         loop = self._loop

@@ -102,16 +102,31 @@ class Outbox:
             return
         with self._changed:
             self.unreachable = False
-            self._paused_until = 0.0
-            self._pauses.reset()
-            self._queue = [(0.0, order, entry) for _, order, entry in self._queue]
-            heapq.heapify(self._queue)
+            self._make_due()
+
+    def _make_due(self) -> None:
+        self._paused_until = 0.0
+        self._pauses.reset()
+        self._queue = [(0.0, order, entry) for _, order, entry in self._queue]
+        heapq.heapify(self._queue)
+        self._changed.notify_all()
+
+    def nudge(self) -> None:
+        """Let those who wait for room look up."""
+        with self._changed:
             self._changed.notify_all()
 
+    def wait_for_room(self, give_up: Callable[[], bool]) -> None:
+        """Wait until it is not full; `give_up` is asked again after each `nudge`."""
+        with self._changed:
+            while self.full and not self._closed and not give_up():
+                self._changed.wait()
+
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is delivered; False when the time was over first."""
+        """Try everything now, and wait until all is delivered; False when the time was over first."""
         until = time.monotonic() + seconds
         with self._changed:
+            self._make_due()
             while self._queue or self._sending:
                 left = until - time.monotonic()
                 if left <= 0:
@@ -119,16 +134,17 @@ class Outbox:
                 self._changed.wait(left)
         return True
 
-    def close(self) -> list[Report]:
-        """End the reporters; gives what was not delivered."""
+    def close(self, seconds: float) -> list[Report]:
+        """End the reporters, within this time; gives what was not delivered."""
         with self._changed:
             self._closed = True
-            left = [entry.report for _, _, entry in self._queue]
             self._changed.notify_all()
             lanes = list(self._lanes)
         for lane in lanes:
             lane.interrupt()
-        return left
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sending, seconds)
+            return [entry.report for _, _, entry in sorted(self._queue, key=lambda item: item[1])]
 
     def _push(self, due: float, entry: _Entry) -> None:
         heapq.heappush(self._queue, (due, next(self._order), entry))

@@ -43,8 +43,7 @@ class Pace:
         self._backlog = backlog
         self._slots = slots
         self._start = start
-        self._wanted = threading.Lock()
-        self._wanted.acquire()
+        self._wanted = threading.Event()
         self._starting = threading.Lock()
         self._running = False
         self._awake = False
@@ -57,26 +56,24 @@ class Pace:
             if self._awake:
                 return
             self._awake = True
-            if self._running:
-                self._wanted.release()
-            else:
+            self._wanted.set()
+            if not self._running:
                 self._running = True
                 self._start("pace", self._serve)
 
     def close(self) -> None:
-        """End the thread."""
-        with self._starting:
-            if self._running and not self._awake:
-                self._awake = True
-                self._wanted.release()
+        """End the thread, once the backlog is closed."""
+        self._wanted.set()
 
     def _serve(self) -> None:
         while not self._backlog.closed:
             while len(self._backlog) and not self._backlog.closed:
                 self._look()
+            self._wanted.clear()
             self._awake = False
+            # What came before this was seen as awake put its item there first.
             if not len(self._backlog) and not self._backlog.closed:
-                self._wanted.acquire()
+                self._wanted.wait()
 
     def _look(self) -> None:
         backlog = self._backlog

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 
 from kiwi_worker.callables import is_awaitable
-from kiwi_worker.engine.binding import ANSWERED, Binding, Report
+from kiwi_worker.engine.binding import ANSWERED, Binding, Report, Verdict, VerdictKind
 from kiwi_worker.engine.journal import Journal
 from kiwi_worker.engine.outbox import Outbox
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
@@ -29,6 +29,8 @@ __all__ = ["Around", "Counters", "Runner", "call_within"]
 
 _logger = logging.getLogger("kiwi_worker.engine")
 
+UNTOLD = Verdict(VerdictKind.RETRY)
+
 Around = Callable[[Any], AbstractContextManager[Any]]
 """A handler middleware: called with the context, gives a context manager that the call runs within."""
 
@@ -36,7 +38,16 @@ Around = Callable[[Any], AbstractContextManager[Any]]
 class Counters:
     """What happened so far; plain numbers that only grow."""
 
-    __slots__ = ("answered", "cut_off", "late", "lost_slots", "refused_claims", "started", "timed_out")
+    __slots__ = (
+        "answered",
+        "cut_off",
+        "late",
+        "lost_slots",
+        "not_started",
+        "refused_claims",
+        "started",
+        "timed_out",
+    )
 
     def __init__(self) -> None:
         self.started = 0
@@ -44,6 +55,7 @@ class Counters:
         self.late = 0
         self.timed_out = 0
         self.cut_off = 0
+        self.not_started = 0
         self.refused_claims = 0
         self.lost_slots = 0
 
@@ -91,6 +103,7 @@ class Runner:
         self.running: dict[str, Work] = {}
         self.counters = Counters()
         self.stopping = False
+        self.over = False
         self._ended = threading.Event()
 
     def run(self, work: Work, lane: Any) -> None:
@@ -99,6 +112,10 @@ class Runner:
         if served is not None and work.entered < len(served.gates) and not self._enter(work, served):
             return
         if work.needs_claim and not work.claimed and not self._claim(work, lane):
+            self._leave(work)
+            return
+        if self.over:
+            self.refuse(work)
             self._leave(work)
             return
         key = work.key
@@ -134,9 +151,12 @@ class Runner:
             for gate in reversed(gates):
                 parked = gate.leave()
                 if parked is not None:
+                    parked.entered += 1
                     self._resume(parked)
 
     def _claim(self, work: Work, lane: Any) -> bool:
+        if self._outbox.full:
+            self._outbox.wait_for_room(lambda: self.stopping)
         if self.stopping or not self._binding.claim(work, lane):
             self.counters.refused_claims += not self.stopping
             self.drop(work)
@@ -192,15 +212,12 @@ class Runner:
         if not answers:
             work.tell(Ending.TIMED_OUT)
             return
-        self.counters.timed_out += 1
-        if work.served is not None and not work.served.is_async and not work.served.runs_in_process:
-            work.slot_lost = True
-            self.counters.lost_slots += 1
         limit = work.served.time_limit if work.served is not None else None
         seconds = limit if limit is not None else work.limit_seconds
         text = f"TimeLimit: the call passed its time limit of {seconds:g} s"
-        self.settle(work, outcome_of(Ending.TIMED_OUT, text))
-        work.cancel(Ending.TIMED_OUT)
+        if self.settle(work, outcome_of(Ending.TIMED_OUT, text)):
+            self.counters.timed_out += 1
+            work.cancel(Ending.TIMED_OUT)
 
     def outcome_of_error(self, work: Work, error: BaseException) -> Outcome:
         """The outcome of a handler that raised; a cancellation we asked for goes by its cause."""
@@ -243,14 +260,23 @@ class Runner:
 
     def settle(self, work: Work, outcome: Outcome) -> bool:
         """Answer work whose handler has not ended; False when it was answered already."""
+        # A plain function cannot be stopped: from here on its slot is lost to it, for nobody knows how long.
+        keeps_slot = work.stop is None and work.served is not None and not work.served.is_async
+        work.slot_lost = keeps_slot
+        self.counters.lost_slots += keeps_slot
         if self.running.pop(work.key, None) is not work:
+            work.slot_lost = False
+            self.counters.lost_slots -= keeps_slot
             return False
         self._answer(work, outcome, None)
         return True
 
-    def refuse(self, work: Work, outcome: Outcome) -> None:
-        """Answer work that never ran, when the answer is ours to give."""
+    def refuse(self, work: Work, outcome: Outcome | None = None) -> None:
+        """Answer work that was not run, when the answer is ours to give; without an outcome, at the end."""
         if work.may_be_answered:
+            if outcome is None:
+                self.counters.not_started += 1
+                outcome = outcome_of(Ending.NOT_STARTED, "the worker stopped before it was run")
             self._answer(work, outcome, None)
         else:
             self.drop(work)
@@ -282,11 +308,15 @@ class Runner:
         if lane is None or self._outbox.unreachable:
             self._outbox.put(report)
             return
-        verdict = self._binding.report(report, lane, self._report_limit)
+        verdict = UNTOLD
+        try:
+            verdict = self._binding.report(report, lane, self._report_limit)
+        finally:
+            # Also when sending it raised: nothing computed is ever dropped.
+            if verdict is not ANSWERED:
+                self._outbox.put(report, verdict)
         if verdict is ANSWERED:
             self.answered(report.key)
-        else:
-            self._outbox.put(report, verdict)
 
     def answered(self, key: str) -> None:
         """The server gave its final answer to a report."""

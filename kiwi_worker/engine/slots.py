@@ -66,6 +66,13 @@ class Slots:
         while self.start_one():
             pass
 
+    @property
+    def busy(self) -> int:
+        """How many slots are at work; one that polls counts as well, until it is told to stop."""
+        if self._polls:
+            return len(self._lanes)
+        return self.backlog.active
+
     def interrupt(self) -> None:
         """End the calls that slots wait in."""
         with self._lock:

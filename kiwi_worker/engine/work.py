@@ -34,10 +34,12 @@ class Gate:
             return False
 
     def leave(self) -> Work | None:
-        """Give a place back, and take out the work that waited longest, to be tried again."""
+        """Give a place back, or hand it on to the work that waited longest, which has entered with that."""
         with self._lock:
+            if self.parked:
+                return self.parked.popleft()
             self._free += 1
-            return self.parked.popleft() if self.parked else None
+            return None
 
     def clear(self) -> list[Work]:
         """Take out everything that is parked."""

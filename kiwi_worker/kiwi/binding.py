@@ -73,6 +73,7 @@ class KiwiBinding:
         self._served: dict[Any, Served] = {}
         self._window = Window()
         self._stopping = threading.Event()
+        self._notifying = threading.Lock()
         self._heartbeat: Heartbeat | None = None
         self._probe: ProbeListener | None = None
         self._probe_port: int | None = None
@@ -110,6 +111,9 @@ class KiwiBinding:
             return
         self.application_settings = registered
         self.registered = True
+        if self._stopping.is_set():
+            self._tell_shutdown()
+            return
         if self._probe is not None:
             self._crew.start("probe", self._probe.serve)
         path = f"/worker/heartbeat/{self._worker_path}"
@@ -307,7 +311,11 @@ class KiwiBinding:
         self.locking.stop()
         if self._probe is not None:
             self._probe.stop()
-        if self.registered:
+        self._tell_shutdown()
+
+    def _tell_shutdown(self) -> None:
+        # The start that is under way and the shutdown may both come here: told is once.
+        if self.registered and self._notifying.acquire(blocking=False):
             told = threading.Event()
             self._crew.start("notify", lambda: self._notify(told))
             told.wait(NOTIFY_HEAD_START_SECONDS)

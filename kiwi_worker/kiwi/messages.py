@@ -5,7 +5,7 @@ Protocol page, "The request loop", step 1.
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 import msgspec
@@ -15,6 +15,10 @@ from kiwi_worker.errors import ProtocolError
 __all__ = ["Malformed", "Message", "elements_of", "identity_of", "read_message", "salvage"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLANK = b" \t\r\n"
+# A whole string, the quote of one that does not end, or what tells elements apart.
+_MARKS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+_DEEPER = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _NULL = msgspec.Raw(b"null")
 
 
@@ -55,38 +59,44 @@ def elements_of(body: bytes) -> list[msgspec.Raw]:
     """
     if body == b"[]" or not body:
         return []
-    if body.startswith(_BYTE_ORDER_MARK):
-        body = body[len(_BYTE_ORDER_MARK) :]
-    try:
-        return _read_array(body)
-    except msgspec.ValidationError:
-        pass
-    if body.strip() == b"null":
-        return []
-    raise ProtocolError("the drain was answered with JSON that is no array")
+    body = body.removeprefix(_BYTE_ORDER_MARK)
+    if not body.lstrip(_BLANK).startswith(b"["):
+        if body.strip(_BLANK) in (b"", b"null"):
+            return []
+        raise ProtocolError("the drain was answered with something else than a JSON array")
+    return _read_array(body)
 
 
 def salvage(body: bytes) -> tuple[list[bytes], int]:
-    """The whole objects at the start of a broken array, and how many bytes after them are lost."""
-    text = body.removeprefix(_BYTE_ORDER_MARK).decode("utf-8", "replace")
-    decoder, found = json.JSONDecoder(), []
-    position = _skip(text, 0, " \t\r\n[")
-    if not text.lstrip().startswith("["):
+    """The whole elements of a broken array, and how many bytes behind the last of them are lost.
+
+    Elements are told apart by their brackets and strings only, so that one that is broken in itself, or
+    nested too deep, takes no other down.
+    """
+    body = body.removeprefix(_BYTE_ORDER_MARK)
+    start = body.find(b"[") + 1
+    if not start or body[: start - 1].strip(_BLANK):
         return [], len(body)
-    while position < len(text) and text[position] == "{":
-        try:
-            _, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
+    found, depth = [], 1
+    for mark in _MARKS.finditer(body, start):
+        sign = mark[0]
+        if depth == 1 and sign in b",]":
+            found.append(body[start : mark.start()])
+            start = mark.end()
+        depth += _DEEPER.get(sign, 0)
+        if not depth or sign == b'"':
             break
-        found.append(text[position:end].encode())
-        position = _skip(text, end, " \t\r\n,")
-    return found, len(text[position:].strip(" \t\r\n]").encode())
+    else:
+        # It breaks off between two elements, or within one: depth tells.
+        if depth == 1 and body.rstrip(_BLANK).endswith(b"}"):
+            found.append(body[start:])
+            start = len(body)
+    whole = [element for element in map(_stripped, found) if element]
+    return whole, len(_stripped(body[start:]))
 
 
-def _skip(text: str, position: int, characters: str) -> int:
-    while position < len(text) and text[position] in characters:
-        position += 1
-    return position
+def _stripped(element: bytes) -> bytes:
+    return element.strip(_BLANK)
 
 
 def read_message(element: bytes | msgspec.Raw) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -88,8 +89,7 @@ class Opening:
             try:
                 return self._register_once(methods)
             except (TransportError, TokenUnavailable, ProtocolError, UnreachableError) as error:
-                pause = pauses.next()
-                self._check_limit(began, error)
+                pause = min(pauses.next(), self._check_limit(began, error))
                 _logger.warning(
                     "cannot register yet, next try in %.1f s: %s",
                     pause,
@@ -121,12 +121,17 @@ class Opening:
     def _advertised_port(self) -> int | None:
         return self._settings.advertised_port or self.port
 
-    def _check_limit(self, began: float, error: Exception) -> None:
+    def _check_limit(self, began: float, error: Exception) -> float:
+        """The seconds that are left."""
         limit = self._settings.start_limit
-        if limit is not None and time.monotonic() - began >= limit:
+        if limit is None:
+            return math.inf
+        left = limit - (time.monotonic() - began)
+        if left <= 0:
             raise UnreachableError(
                 f"the middleware at {self._session.endpoint.origin} was of no use within {limit:g} s: {error}"
             ) from error
+        return left
 
     def heartbeat_delay(self, registered: Mapping[str, str]) -> float:
         """Seconds between beats: as configured, else as the middleware hands out, else the default."""

@@ -84,10 +84,10 @@ class Draining:
         since = time.monotonic()
         self._pause = 0.0
         batch = self._drain(lane)
-        if self._wait and not batch and not self._pause and time.monotonic() - since < QUICK_SECONDS:
-            self._pause = self._empties.next()
-        if batch:
+        if batch or time.monotonic() - since >= QUICK_SECONDS:
             self._empties.reset()
+        elif self._wait is not None and not self._pause:
+            self._pause = self._empties.next()
         return batch
 
     def _await_turn(self) -> bool:
@@ -116,15 +116,15 @@ class Draining:
             asked = retry_after_seconds(answer) if is_transient(answer.status) else None
             self._fail(f"answered with {answer.status}", asked)
             return []
-        self._failures.reset()
-        self.counters.drains += 1
         try:
             batch: Sequence[bytes | msgspec.Raw] = elements_of(answer.body)
         except ProtocolError as error:
             self._fail(str(error))
             return []
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             batch = self._salvaged(answer.body, "its JSON is broken")
+        self._failures.reset()
+        self.counters.drains += 1
         self._note(batch)
         return batch
 
