@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .calling.core import CallOptions, Core
+from .calling.core import CallOptions, Core, Options
 from .calling.outcomes import Feedback, MethodInfo, Outcome, WorkerInfo
 from .calling.settings import ClientSettings
 from .errors import CallError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .transport.endpoint import Endpoint
 
 __all__ = [
@@ -73,7 +75,7 @@ class Client:
         self._face.close()
 
     def call(
-        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Any:
         """Call a method and return its result.
 
@@ -90,13 +92,13 @@ class Client:
         return result_of(self.outcome(method, params, timeout=timeout, **options))
 
     def outcome(
-        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Outcome:
         """Like `call`, and returns how it ended whatever that is; pending when the timeout was too short."""
         steps = self._core.call(method, params, CallOptions(**options), timeout)
         return self._face.run(steps)
 
-    def start(self, method: str, params: object = None, **options: Any) -> str:
+    def start(self, method: str, params: object = None, **options: Unpack[Options]) -> str:
         """Call without waiting; the request id, which is good as soon as this returns."""
         outcome = self._face.run(self._core.start(method, params, CallOptions(**options)))
         return outcome.request_id
@@ -118,7 +120,7 @@ class Client:
         return self._face.iterate(self._core.follow(request_id, timeout))
 
     def call_and_follow(
-        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Iterator[Feedback | Outcome]:
         """Call, and follow from the first piece of feedback on."""
         steps = self._core.call_and_follow(method, params, CallOptions(**options), timeout)
@@ -163,19 +165,19 @@ class AsyncClient:
         await self._face.close()
 
     async def call(
-        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Any:
         """See `Client.call`."""
         return result_of(await self.outcome(method, params, timeout=timeout, **options))
 
     async def outcome(
-        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Outcome:
         """See `Client.outcome`."""
         steps = self._core.call(method, params, CallOptions(**options), timeout)
         return await self._face.run(steps)
 
-    async def start(self, method: str, params: object = None, **options: Any) -> str:
+    async def start(self, method: str, params: object = None, **options: Unpack[Options]) -> str:
         """See `Client.start`."""
         outcome = await self._face.run(self._core.start(method, params, CallOptions(**options)))
         return outcome.request_id
@@ -197,7 +199,7 @@ class AsyncClient:
         return self._face.iterate(self._core.follow(request_id, timeout))
 
     def call_and_follow(
-        self, method: str, params: object = None, *, timeout: float | None = None, **options: Any
+        self, method: str, params: object = None, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[Feedback | Outcome]:
         """See `Client.call_and_follow`."""
         steps = self._core.call_and_follow(method, params, CallOptions(**options), timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -20,7 +20,7 @@ from .outcomes import Feedback, MethodInfo, Outcome, WorkerInfo
 from .settings import ClientSettings
 from .wire import EventReader
 
-__all__ = ["CallOptions", "Core"]
+__all__ = ["CallOptions", "Core", "Options"]
 
 T = TypeVar("T")
 
@@ -30,6 +30,14 @@ LONGEST_HANG = 25.0
 READ_MARGIN = 15.0
 REFRESH_SHARE = 0.9
 """The share of its lifetime after which a token is not used any more."""
+
+
+class Options(TypedDict, total=False):
+    """How a call is to be made, as keywords: `CallOptions` has what they mean."""
+
+    time_to_live: float | None
+    lock: bool
+    idempotency_key: str | None
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ..calling.core import Options
 from ..calling.settings import ClientSettings
 from ..client import Client, Feedback, Outcome
 from ..errors import KiwiWorkerError, NotSent
@@ -28,9 +29,7 @@ FAST_RETRY = 1.0
 @click.argument("target", metavar="[SERVICE/]METHOD")
 @click.argument("params", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--params", "params_json", metavar="JSON", help="All params as one JSON object or array.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="For programs: outcome and feedback as JSON lines."
-)
+@click.option("--json", "as_json", is_flag=True, help="For programs: outcome and feedback as JSON lines.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer than this.")
 @click.option("--no-wait", is_flag=True, help="Print the request id and do not wait.")
 @click.option("--fetch", metavar="REQUEST_ID", help="Wait for an earlier call instead; METHOD is left out.")
@@ -72,7 +71,7 @@ def call(
     service_id, method = _split(target, fetched=fetch is not None)
     if service_id is not None:
         given["service_id"] = service_id
-    call_options = {"time_to_live": ttl, "lock": lock, "idempotency_key": idempotency_key}
+    call_options: Options = {"time_to_live": ttl, "lock": lock, "idempotency_key": idempotency_key}
     with _one_line_errors():
         settings = ClientSettings.load({"retry_limit": FAST_RETRY}, options=given, config=config)
         with Client.of(settings) as client:

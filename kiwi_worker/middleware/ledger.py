@@ -190,7 +190,7 @@ class Ledger:
             return Verdict.unknown
         if call.drained:
             return Verdict.done if call.worker_id == worker.worker_id else Verdict.taken
-        if not call.lock_required or call.method not in worker.methods:
+        if not call.lock_required or not (call.stray or call.method in worker.methods):
             return Verdict.not_given
         roster = self.roster(call.service_id)
         roster.unclaimed.pop(call.seq, None)
@@ -269,14 +269,9 @@ class Ledger:
         It waits a little first, counted from the newest registration: services do not start all at once.
         """
         for roster in self._rosters.values():
-            if not roster.unassigned or now - roster.joined_at < delay_seconds:
-                continue
-            strays = [c for c in roster.unassigned.values() if c.method not in roster.known_methods]
-            for call in strays:
-                worker = roster.best_of_all()
-                if worker is not None and now - call.accepted_at >= delay_seconds:
-                    del roster.unassigned[call.seq]
-                    self._give(worker, call)
+            if now - roster.joined_at >= delay_seconds:
+                for call in [c for c in roster.strays() if now - c.accepted_at >= delay_seconds]:
+                    self._place_stray(roster, call)
 
     # -- inside
 
@@ -300,6 +295,17 @@ class Ledger:
             roster.unassigned[call.seq] = call
         else:
             self._give(best, call)
+
+    def _place_stray(self, roster: ServiceRoster, call: Call) -> None:
+        worker = roster.best_of_all()
+        if worker is None:
+            return
+        if call.lock_required:
+            call.stray = True
+            self._offer(worker, call)
+        else:
+            del roster.unassigned[call.seq]
+            self._give(worker, call)
 
     def _give(self, worker: WorkerEntry, call: Call) -> None:
         call.worker_id = worker.worker_id

@@ -57,7 +57,8 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
 
     `worker_id` is who it is given to, or who owns its lock; `drained` says that this worker has it in its
     hands, so that nobody can know any more whether it ran. `accepted_at` and `deadline` count on the
-    monotonic clock, `created_at` and `expires_at` say the same in wall time for the database.
+    monotonic clock, `created_at` and `expires_at` say the same in wall time for the database. `stray` is a
+    call to a method that nobody has, which any worker may take in order to say so.
     """
 
     seq: int
@@ -77,6 +78,7 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     earlier: tuple[str, ...] = ()
     recent_feedback: deque[Feedback] | None = None
     kept_feedback: int = 0
+    stray: bool = False
 
     def message(self) -> bytes:
         """The element of a drained array (the page's "The request loop", 1)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
@@ -71,6 +72,11 @@ class ServiceRoster(msgspec.Struct, eq=False):
     unclaimed: dict[int, Call] = msgspec.field(default_factory=dict)
     open_calls: int = 0
     joined_at: float = 0.0
+
+    def strays(self) -> Iterator[Call]:
+        """The calls to methods that no worker of this service ever had, and that nobody was given yet."""
+        waiting = chain(self.unassigned.values(), self.unclaimed.values())
+        return (c for c in waiting if not c.stray and c.method not in self.known_methods)
 
     def serving(self, method: str) -> Iterator[WorkerEntry]:
         """The live workers that have this method and take new work."""

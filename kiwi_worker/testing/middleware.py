@@ -90,7 +90,7 @@ class MiddlewareProcess:
         return client
 
     def with_new_service(self) -> MiddlewareProcess:
-        """The same process seen with a fresh service, so that tests can share a middleware and nothing else."""
+        """The same process seen with a fresh service: tests can share a middleware, and nothing else."""
         view = copy.copy(self)
         view.service_id = f"service-{secrets.token_hex(4)}"
         with Directory(self.db) as directory:

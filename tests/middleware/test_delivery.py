@@ -250,6 +250,18 @@ def test_unknown_method_is_answered_by_a_live_worker(middleware: MiddlewareProce
     assert (message["request_id"], message["method"]) == (request_id, "nope")
 
 
+def test_unknown_method_with_a_lock_is_claimed_and_answered(
+    middleware: MiddlewareProcess, workers: Workers
+) -> None:
+    worker = workers(middleware)
+    worker.register("known")
+    request_id = middleware.client.start("nope", lock=True)
+    [message] = worker.drain(wait=20)
+    assert message["request_id"] == request_id
+    assert worker.lock(request_id) == 204
+    assert worker.respond(request_id, "error", error_text="unknown method") == 200
+
+
 def test_method_of_a_worker_that_is_away_waits_for_it(
     middleware: MiddlewareProcess, workers: Workers
 ) -> None:

@@ -64,6 +64,20 @@ def test_drained_calls_stay_with_their_worker(own: MiddlewareProcess, workers: W
     assert own.client.fetch(held).result == 1
 
 
+def test_lazy_worker_is_woken_for_what_survived(own: MiddlewareProcess, workers: Workers) -> None:
+    worker = workers(own)
+    udp = worker.register_lazy("m")
+    own.client.start("m")
+    udp.recvfrom(65536)
+    own.kill()
+    own.start()
+    packets = {udp.recvfrom(65536)[0] for _ in range(2)}
+    assert packets
+    for connection in worker.connections:
+        connection.close()
+    assert len(worker.drain()) == 1
+
+
 def test_lock_survives(own: MiddlewareProcess, workers: Workers) -> None:
     owner, other = workers(own, "w1"), workers(own, "w2")
     owner.register("m")
