@@ -18,6 +18,8 @@ from kiwi_worker.engine.backlog import Backlog
 __all__ = ["Pace"]
 
 TICK_SECONDS = 0.002
+FEWEST = 2
+"""One slot sends and waits for the network while the other uses the interpreter; measured best for no-ops."""
 IDLE_SHARE = 0.75
 """Below this share of one processor, slots are waiting for something else: more of them help."""
 BUSY_SHARE = 0.97
@@ -47,6 +49,7 @@ class Pace:
         self._starting = threading.Lock()
         self._running = False
         self._awake = False
+        backlog.wanted = min(slots, FEWEST)
         backlog.on_wait = self._work_waits
 
     def _work_waits(self) -> None:
@@ -83,8 +86,8 @@ class Pace:
         share = (time.process_time() - used) / passed
         short = (backlog.taken - taken) * SHORT_SECONDS > passed
         if share < IDLE_SHARE or share > SPREAD_SHARE or not short:
-            backlog.wanted = min(self._slots, max(1, backlog.active) * 2)
+            backlog.wanted = min(self._slots, max(FEWEST, backlog.active) * 2)
             for _ in range(backlog.wanted - backlog.active):
                 backlog.wake()
-        elif share > BUSY_SHARE and backlog.wanted > 1:
+        elif share > BUSY_SHARE and backlog.wanted > FEWEST:
             backlog.wanted -= 1
