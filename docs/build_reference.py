@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-import kiwi_worker
 from kiwi_worker.settings import KiwiSettings, OrbitSettings, reference_table
 
 HERE = Path(__file__).parent / "reference"
@@ -20,8 +19,9 @@ def settings_page() -> str:
     """Every setting of both kinds of worker."""
     return (
         f"{NOTE}# Settings\n\nOption, then keyword in code, then environment, then the file of `--config` or "
-        "`KIWI_CONFIG`, then default: the first that is given wins.\n\n## Kiwi workers (`Worker`)\n\n"
-        f"{reference_table(KiwiSettings)}\n\n## ORBIT workers (`OrbitWorker`)\n\n{reference_table(OrbitSettings)}\n"
+        "`KIWI_CONFIG`, then default: the first that is given wins.\n\n"
+        f"## Kiwi workers (`Worker`)\n\n{reference_table(KiwiSettings)}\n\n"
+        f"## ORBIT workers (`OrbitWorker`)\n\n{reference_table(OrbitSettings)}\n"
     )
 
 
@@ -62,7 +62,7 @@ def _entry(name: str, value: Any) -> str:
 
 
 def _members(value: type[Any]) -> list[tuple[str, Any]]:
-    members = inspect.getmembers(value, lambda member: inspect.isfunction(member) or isinstance(member, property))
+    members = inspect.getmembers(value, lambda member: inspect.isfunction(member) or type(member) is property)
     return [(name, member) for name, member in members if name[0] != "_" and _is_ours(member)]
 
 
