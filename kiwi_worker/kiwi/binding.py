@@ -106,7 +106,7 @@ class KiwiBinding:
         if self._lazy:
             self._probe = opening.bind_probe(self.draining.wake)
             self._probe_port = opening.port
-        registered = opening.register(list(self._served))
+        registered = opening.register(list(self._served), self._idempotent())
         if registered is None:
             return
         self.application_settings = registered
@@ -120,6 +120,9 @@ class KiwiBinding:
         delay = opening.heartbeat_delay(registered)
         self._heartbeat = Heartbeat(self._session, path, delay, self._forgotten)
         self._crew.start("heartbeat", self._heartbeat.serve)
+
+    def _idempotent(self) -> list[str]:
+        return [name for name, served in self._served.items() if served.definition.options.idempotent]
 
     @property
     def probe_port(self) -> int | None:

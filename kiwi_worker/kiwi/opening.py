@@ -77,7 +77,7 @@ class Opening:
         endpoint = self._session.endpoint
         return route_address(endpoint.host, endpoint.port)
 
-    def register(self, methods: Sequence[str]) -> ApplicationSettings | None:
+    def register(self, methods: Sequence[str], idempotent: Sequence[str] = ()) -> ApplicationSettings | None:
         """Log in and register, trying until it works; None when the start was given up.
 
         Raises:
@@ -87,7 +87,7 @@ class Opening:
         began, pauses = time.monotonic(), Backoff(0.2, 10.0)
         while not self._stopping.is_set():
             try:
-                return self._register_once(methods)
+                return self._register_once(methods, idempotent)
             except (TransportError, TokenUnavailable, ProtocolError, UnreachableError) as error:
                 pause = min(pauses.next(), self._check_limit(began, error))
                 _logger.warning(
@@ -99,10 +99,12 @@ class Opening:
             self._stopping.wait(pause)
         return None
 
-    def _register_once(self, methods: Sequence[str]) -> ApplicationSettings:
+    def _register_once(self, methods: Sequence[str], idempotent: Sequence[str]) -> ApplicationSettings:
         self._session.tokens.authorization()
         service_id = self._session.tokens.service_id
-        body = registration_body(self._settings, service_id, methods, self._ip(), self._advertised_port())
+        body = registration_body(
+            self._settings, service_id, methods, idempotent, self._ip(), self._advertised_port()
+        )
         registered = register(self._session, body)
         _logger.info(
             "registered %d methods of service %s in %s mode",

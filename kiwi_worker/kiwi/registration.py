@@ -25,9 +25,18 @@ class ServerBusy(TransportError):
 
 
 def registration_body(
-    settings: KiwiSettings, service_id: str | None, methods: Sequence[str], ip: str | None, port: int | None
+    settings: KiwiSettings,
+    service_id: str | None,
+    methods: Sequence[str],
+    idempotent: Sequence[str],
+    ip: str | None,
+    port: int | None,
 ) -> bytes:
-    """The twelve fields; `ip` and `port` are left out when there are none."""
+    """The twelve fields; `ip` and `port` are left out when there are none.
+
+    One tag is ours, for a middleware that reads it: `kiwi.idempotent` names the methods that may be given to
+    another worker when the first one died. It is there only when a method was declared so.
+    """
     fields: dict[str, Any] = {
         "worker_id": settings.worker_id,
         "service_id": service_id,
@@ -36,7 +45,7 @@ def registration_body(
         "ip": ip,
         "port": port,
         "version": settings.version,
-        "tags": dict(settings.tags),
+        "tags": {**({"kiwi.idempotent": ",".join(idempotent)} if idempotent else {}), **settings.tags},
         "supported_executors": list(settings.supported_executors),
         "platform": settings.platform,
         "interactive_desktop": settings.interactive_desktop,
