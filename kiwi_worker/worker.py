@@ -318,9 +318,11 @@ class Worker(WorkerBase[KiwiSettings]):
         return self._binding
 
     def _succeeded(self) -> None:
-        engine = self._engine
+        engine, binding = self._engine, self._binding
         if engine is not None and engine.outbox.unreachable:
             engine.outbox.wake()
+        if binding is not None:
+            binding.draining.reached()
 
     def _release(self) -> None:
         self._release_binding()

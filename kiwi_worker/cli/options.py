@@ -12,7 +12,7 @@ from ..errors import SettingsError
 from ..settings import Setting, Settings, settings_of
 from ..settings.kinds import Flag, ListOf
 
-__all__ = ["check_options", "config_option", "settings_options"]
+__all__ = ["check_options", "config_option", "options_of", "settings_options"]
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -50,6 +50,12 @@ def config_option(command: C) -> C:
         default=None,
         help="A TOML file with settings as top-level keys. [KIWI_CONFIG]",
     )(command)
+
+
+def options_of(cls: type[Settings], options: Mapping[str, object]) -> dict[str, object]:
+    """Those of the options that are settings of this class."""
+    known = {setting.key for setting in settings_of(cls)}
+    return {key: value for key, value in options.items() if key in known}
 
 
 def check_options(cls: type[Settings], options: Mapping[str, object]) -> None:

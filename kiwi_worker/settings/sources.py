@@ -89,7 +89,7 @@ def file_layer(cls: type[Any], path: str | os.PathLike[str], written_as: str) ->
     others = [other for other in registered_classes() if other.config_variable == cls.config_variable]
     shared = {setting.key for other in others for setting in settings_of(other)}
     own = {setting.key for setting in settings_of(cls)}
-    _refuse_unknown(cls, {key: f"{key} (in {path})" for key in table if key not in shared})
+    _refuse_unknown(cls, {key: f"{key} (in {path})" for key in table if key not in shared}, shared)
     return {
         key: Found(value, Origin("file", f"{key} (in {path})")) for key, value in table.items() if key in own
     }
@@ -122,8 +122,8 @@ def _position_only(error: ValueError) -> str:
     return f"see {position.rstrip(')')}" if mark else "it cannot be parsed"
 
 
-def _refuse_unknown(cls: type[Any], written: Mapping[str, str]) -> None:
-    known = {setting.key for setting in settings_of(cls)}
+def _refuse_unknown(cls: type[Any], written: Mapping[str, str], shared: Iterable[str] = ()) -> None:
+    known = {setting.key for setting in settings_of(cls)}.union(shared)
     for key, written_as in written.items():
         if key not in known:
             raise SettingsError(written_as, _unknown(cls, key, known))

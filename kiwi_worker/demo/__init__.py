@@ -1,0 +1,1 @@
+"""What `kiwi-worker demo` runs: a worker with methods of every kind, the calls, and the table of outcomes."""
