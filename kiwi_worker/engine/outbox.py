@@ -215,8 +215,10 @@ class Outbox:
         self.retries += 1
         now = time.monotonic()
         if not verdict.reached:
+            # Slots that lose the server together see one failure and not many: one pause grows for it.
+            if not self.unreachable or now >= self._paused_until:
+                self._paused_until = now + self._pauses.next()
             self.unreachable = True
-            self._paused_until = max(self._paused_until, now + self._pauses.next())
             return 0.0
         if verdict.after_seconds is not None:
             return now + verdict.after_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -63,13 +63,22 @@ class Draining:
         self._unwoken = False
         self._warned = False
         self._pause = 0.0
+        self._out_of_reach = False
         self.counters = DrainCounters()
 
     def wake(self) -> None:
         """A probe arrived: drain, now or again after the drain that is under way."""
         with self._changed:
             self._woken = self._probed = True
+            self._out_of_reach = False
             self._changed.notify_all()
+
+    def reached(self) -> None:
+        """The middleware answered some call: a pause after a drain that did not reach it is over."""
+        if self._out_of_reach:
+            with self._changed:
+                self._out_of_reach = False
+                self._changed.notify_all()
 
     def stop(self) -> None:
         """End every wait; nothing is drained from here on."""
@@ -93,13 +102,17 @@ class Draining:
     def _await_turn(self) -> bool:
         with self._changed:
             if self._pause:
-                self._changed.wait_for(lambda: self._stopped, self._pause)
+                self._changed.wait_for(self._pause_is_over(), self._pause)
             if self._wait is None:
                 self._changed.wait_for(lambda: self._woken or self._stopped, self._interval)
             self._unwoken = self._wait is None and not self._woken
             self._woken = False
         self.counters.unwoken += self._unwoken
         return not self._stopped
+
+    def _pause_is_over(self) -> Callable[[], bool]:
+        waits_for_contact = self._out_of_reach
+        return lambda: self._stopped or (waits_for_contact and not self._out_of_reach)
 
     def _drain(self, lane: Lane) -> Sequence[bytes | msgspec.Raw]:
         try:
@@ -108,7 +121,7 @@ class Draining:
         except Ambiguous as error:
             return self._read_cut(error)
         except KiwiWorkerError as error:
-            self._fail(str(error))
+            self._fail(str(error), out_of_reach=True)
         return []
 
     def _read(self, answer: Answer) -> Sequence[bytes | msgspec.Raw]:
@@ -131,7 +144,7 @@ class Draining:
     def _read_cut(self, error: Ambiguous) -> Sequence[bytes | msgspec.Raw]:
         if self._stopped and not error.partial_body:
             return []
-        self._fail(str(error))
+        self._fail(str(error), out_of_reach=True)
         if error.status is not None and error.status != 200:
             return []
         batch = self._salvaged(error.partial_body, str(error))
@@ -161,12 +174,13 @@ class Draining:
                 extra={"action": "never_probed"},
             )
 
-    def _fail(self, problem: str, asked_seconds: float | None = None) -> None:
+    def _fail(self, problem: str, asked_seconds: float | None = None, *, out_of_reach: bool = False) -> None:
         self.counters.failed += 1
         self._pause = self._failures.next() if asked_seconds is None else asked_seconds
         with self._changed:
             # A wake stays pending until a drain succeeded.
             self._woken = True
+            self._out_of_reach = out_of_reach
         if not self._stopped:
             _logger.warning(
                 "drain failed, next try in %.1f s: %s", self._pause, problem, extra={"action": "drain_failed"}

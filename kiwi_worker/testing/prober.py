@@ -50,6 +50,7 @@ class Prober:
         with self._changed:
             held, self._sockets = list(self._sockets.values()), {}
         for sock, thread in held:
+            _wake(sock)
             thread.join()
             sock.close()
 
@@ -112,9 +113,20 @@ class Prober:
             except OSError:
                 # Also "connection refused", which a worker that is gone causes on some systems.
                 continue
+            if self._closing.is_set():
+                return
             with self._changed:
                 self._answers.append(answer.decode("latin-1"))
                 self._changed.notify_all()
+
+
+def _wake(sock: socket.socket) -> None:
+    """End a wait for what comes in, sooner than by its time limit."""
+    loopback = "::1" if sock.family == socket.AF_INET6 else "127.0.0.1"
+    try:
+        sock.sendto(b"", (loopback, sock.getsockname()[1]))
+    except OSError:
+        pass  # then the time limit ends it
 
 
 def _probe_tcp(ip: str, port: int, packet: bytes, timeout: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 from worker_tools import actions, eventually
 
 from kiwi_worker import Worker
-from kiwi_worker.testing import KiwiServer, Stall, Status, TooManyRequests
+from kiwi_worker.testing import DropBefore, KiwiServer, Stall, Status, TooManyRequests
 
 NewWorker = Callable[..., Worker]
 
@@ -68,6 +68,20 @@ def test_a_wake_stays_pending_until_a_drain_succeeds(server: KiwiServer, new_wor
         server.probe()
         server.assert_answered_once(request_id, "success")
         assert len(server.calls_named("drain")) == 5
+
+
+@pytest.mark.parametrize("run_mode", ["lazy", "eager"])
+def test_a_drain_that_did_not_reach_the_middleware_follows_the_next_call_that_does(
+    server: KiwiServer, new_worker: NewWorker, run_mode: str
+) -> None:
+    server.probes = False
+    server.fault("drain", DropBefore(), times=7, idle_too=True)
+    with make(new_worker, server, run_mode=run_mode, wait=5, heartbeat_delay=0.05) as worker:
+        request_id = server.enqueue("hello")
+        server.assert_answered_once(request_id, "success")
+        # Seven pauses of up to 0.2, 0.4, 0.8, 1.6, 3.2, 6.4 and 12.8 s ended with the next heartbeat each.
+        draining = worker._binding.draining  # type: ignore[union-attr]
+        assert draining.counters.failed == 7
 
 
 @pytest.mark.parametrize("as_date", [False, True])
