@@ -111,7 +111,9 @@ def test_a_list_of_workers(folder: Path) -> None:
     assert "pair(a: int, b: int) -> int" in ended.stdout
 
 
-@pytest.mark.parametrize("option", [["--worker-id", "w"], ["--advertised-port", "9000"], ["--health-port", "8000"]])
+@pytest.mark.parametrize(
+    "option", [["--worker-id", "w"], ["--advertised-port", "9000"], ["--health-port", "8000"]]
+)
 def test_what_only_one_worker_can_have_is_refused_for_several(folder: Path, option: list[str]) -> None:
     assert f"{option[0]} is for one worker" in refused(folder, "tasks:both", *option, status=2)
 
