@@ -77,4 +77,4 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     process.stdout.close()
     with process.stderr:
         assert process.stderr.read() == ""
-    assert process.wait(30) in (0, 141)
+    assert process.wait(30) in (0, 1, 141)  # 1: click itself saw it first
