@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
+import urllib.request
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,8 @@ def _describe(command: Any, path: list[str], sections: list[str]) -> None:
 def api_page() -> str:
     """Every public name with its signature and docstring."""
     sections = [f"{NOTE}# Python API\n"]
-    for module_name in ("kiwi_worker", "kiwi_worker.client", "kiwi_worker.orbit", "kiwi_worker.testing"):
-        module = __import__(module_name, fromlist=["__all__"])
+    for module_name in MODULES:
+        module = import_module(module_name)
         sections.append(f"## {module_name}\n")
         sections += [_entry(name, getattr(module, name)) for name in sorted(module.__all__) if name[0] != "_"]
     return "\n".join(sections)
@@ -85,7 +88,40 @@ def _signature(value: Any) -> str:
         return ""
 
 
-PAGES = {"settings.md": settings_page, "commands.md": commands_page, "api.md": api_page}
+def middleware_page() -> str:
+    """Every operation of the bundled middleware, from the OpenAPI description it serves."""
+    from kiwi_worker.testing.middleware import running_middleware
+
+    with (
+        running_middleware() as middleware,
+        urllib.request.urlopen(f"{middleware.url}/openapi.json") as answer,
+    ):
+        paths = json.load(answer)["paths"]
+    rows = ["| operation | what it does | parameters | answers |", "|---|---|---|---|"]
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            named = [
+                f"`{one['name']}`: {one.get('description', '')}" for one in operation.get("parameters", [])
+            ]
+            answers = [f"{status} {one['description']}" for status, one in operation["responses"].items()]
+            what = f"{operation['summary']} | {'<br>'.join(named)} | {'<br>'.join(answers)}"
+            rows.append(f"| `{method.upper()} {path}` | {what} |")
+    return f"{NOTE}{MIDDLEWARE_HEAD}" + "\n".join(rows) + "\n"
+
+
+MIDDLEWARE_HEAD = """# The bundled middleware
+
+`/worker/…` is the worker protocol's. The protocol page gives no client side: `/client/…` is ours. The
+middleware serves its own OpenAPI description at `/openapi.json`, which this table is made from.
+
+"""
+MODULES = ["kiwi_worker", "kiwi_worker.client", "kiwi_worker.testing"]
+PAGES = {
+    "middleware.md": middleware_page,
+    "settings.md": settings_page,
+    "commands.md": commands_page,
+    "api.md": api_page,
+}
 
 
 def main() -> None:

@@ -200,13 +200,13 @@ class WorkerBase(Generic[SettingsType]):
             self._fatal = error
         self._listener()
 
-    def stop(self, hurry: Callable[[], bool] = lambda: False) -> bool:
+    def stop(self, hurry: Callable[[], bool] | None = None) -> bool:
         """Shut down in order and give whether everything was finished; harmless when nothing runs.
 
         A start that is under way gives up. A second call, from another thread, waits for the first.
 
         Args:
-            hurry: asked now and then; True ends the grace period.
+            hurry: asked now and then, when given; True ends the grace period.
         """
         own = threading.current_thread()
         with self._lock:
@@ -219,7 +219,7 @@ class WorkerBase(Generic[SettingsType]):
             return self._clean
         self._clean = False
         try:
-            self._clean = engine.stop(hurry=hurry, last=self._hooks.stop, started=self._started)
+            self._clean = engine.stop(hurry=hurry or _never, last=self._hooks.stop, started=self._started)
         finally:
             self._release()
             with self._lock:
@@ -340,3 +340,7 @@ def error_of(worker: WorkerBase[Any]) -> KiwiWorkerError | None:
     if failure is None or isinstance(failure, KiwiWorkerError):
         return failure
     return StartError(f"{type(failure).__name__}: {failure}")
+
+
+def _never() -> bool:
+    return False
