@@ -35,8 +35,10 @@ def demo(keep: bool) -> None:
 
     Exit status: 0 when every outcome was the right one, else 1.
     """
-    # SIGTERM unwinds like Ctrl-C, so that no process is left behind.
+    # SIGTERM unwinds like Ctrl-C, so that no process is left behind; and a shell that started us in the
+    # background may have let us inherit that SIGINT is ignored.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="kiwi-demo-") as folder, ExitStack() as stack:
         sys.exit(_run(Path(folder), stack, keep))
 
