@@ -263,6 +263,7 @@ class Engine:
         last()
         self.loop.close()
         left = self.crew.join(0.5)
+        self.loop.release()
         if left:
             _logger.warning("threads still busy at the end: %s", left, extra={"action": "threads_left"})
         if self._journal is not None:

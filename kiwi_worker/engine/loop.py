@@ -64,6 +64,12 @@ class AsyncExecutor:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._stop, loop)
 
+    def release(self) -> None:
+        """Close the loop of a thread that could not be started again."""
+        loop = self._loop
+        if loop is not None and not loop.is_running() and not loop.is_closed():
+            loop.close()
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
