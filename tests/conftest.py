@@ -1,0 +1,9 @@
+"""What the whole suite shares."""
+
+from __future__ import annotations
+
+import signal
+
+# A shell that starts the suite in the background lets it inherit that SIGINT is ignored, and every process
+# that a test starts would inherit it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
