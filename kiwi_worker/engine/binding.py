@@ -34,13 +34,13 @@ class Report(NamedTuple):
         key: the work it answers.
         body: what is sent.
         route: where it goes, in the words of the binding.
-        text: what it says, for logs.
+        also: reports of the same outcome under other keys, sent after it.
     """
 
     key: str
     body: bytes
     route: str = ""
-    text: str = ""
+    also: tuple[Report, ...] = ()
 
 
 class VerdictKind(enum.Enum):

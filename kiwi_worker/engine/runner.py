@@ -123,7 +123,7 @@ class Runner:
         self.running[key] = work
         self.counters.started += 1
         if self._journal is not None:
-            work.run = self._journal.started(key, claimed=work.claimed)
+            work.run = self._journal.started(key, claimed=work.claimed) or 1
         if served is None:
             outcome = work.refusal
         elif served.runs_in_process:
@@ -204,7 +204,7 @@ class Runner:
             answers = self._binding.answers_time_limits
             moment = since + work.limit_seconds
             work.deadline = moment if work.deadline is None else min(moment, work.deadline)
-            self._timekeeper.at(moment, partial(self._time_over, work, answers))
+            work.outer_alarm = self._timekeeper.at(moment, partial(self._time_over, work, answers))
 
     def _time_over(self, work: Work, answers: bool) -> None:
         if self.running.get(work.key) is not work:
@@ -241,6 +241,8 @@ class Runner:
         """
         if work.alarm is not None:
             work.alarm.cancel()
+        if work.outer_alarm is not None:
+            work.outer_alarm.cancel()
         if self.running.pop(work.key, None) is work:
             self._answer(work, outcome, lane)
         else:
@@ -302,7 +304,9 @@ class Runner:
         self.send(report, lane)
 
     def send(self, report: Report, lane: Any) -> None:
-        """Deliver a report: at once on this connection, or from the outbox."""
+        """Deliver a report, and those that go with it: at once on this connection, or from the outbox."""
+        for more in report.also:
+            self.send(more, None)
         if self._journal is not None:
             self._journal.outcome(report.key, self._binding.stored(report))
         if lane is None or self._outbox.unreachable:

@@ -116,6 +116,7 @@ class Work:
         entered: how many gates it has passed.
         stop: how its executor makes the handler stop; None when it has no way.
         alarm: what rings at its method's time limit.
+        outer_alarm: what rings when `limit_seconds` are over.
         slot_lost: whether its handler still holds a slot after it was answered.
     """
 
@@ -132,6 +133,7 @@ class Work:
         "limit_seconds",
         "name",
         "needs_claim",
+        "outer_alarm",
         "params",
         "refusal",
         "run",
@@ -168,6 +170,7 @@ class Work:
         self.context: Any = None
         self.entered = 0
         self.alarm: Alarm | None = None
+        self.outer_alarm: Alarm | None = None
         self.slot_lost = False
         self.stop: Callable[[], None] | None = None
         self._cancelled: threading.Event | None = None

@@ -16,7 +16,7 @@ from kiwi_worker.orbit.runtime.identities import Caller
 from kiwi_worker.orbit.runtime.messages import Ack, Assignment, Registered, Registration
 from kiwi_worker.orbit.runtime.model import Execution, Failure, WorkerRecord
 from kiwi_worker.orbit.runtime.polls import Poll, wait_of
-from kiwi_worker.orbit.runtime.refusal import Refused
+from kiwi_worker.orbit.runtime.refusal import Refused, stopping
 from kiwi_worker.orbit.runtime.sessions import Session
 from kiwi_worker.orbit.runtime.store import Store
 
@@ -165,6 +165,9 @@ class Driver:
         execution = self.execution(execution_id)
         if not execution.finished and not self._stopping:
             await self._finished(execution_id, wait_of(timeout_ms) / 1000)
+        if not execution.finished and self._stopping:
+            # an answer as if the time were over would send the client into a circle
+            raise stopping()
         return execution
 
     async def _finished(self, execution_id: str, timeout_seconds: float) -> None:

@@ -82,6 +82,11 @@ def not_leader() -> Refused:
     return Refused(503, "NOT_LEADER", "this runtime is not the leader; use another server")
 
 
+def stopping() -> Refused:
+    """503 for a call that was waiting when the runtime was told to stop."""
+    return Refused(503, "STOPPING", "the runtime is stopping; try again")
+
+
 def internal(error: Exception) -> Refused:
     """500: a fault of the runtime itself; its traceback goes to the log."""
     _logger.error("the runtime failed to answer", exc_info=error, extra={"action": "answer_failed"})
