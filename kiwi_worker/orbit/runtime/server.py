@@ -129,7 +129,7 @@ async def _started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # Accepted connections inherit it; without it the body of each answer waits for the head's acknowledgement.
+    # Accepted connections inherit it: else the body of each answer waits until its head is acknowledged.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
