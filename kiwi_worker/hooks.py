@@ -60,16 +60,17 @@ class Hooks:
         Raises:
             HookError: a hook raised.
         """
-        self._undo = [(_name(hook), partial(self._call, hook, run_async)) for hook in self._stop_hooks]
+        self._undo = []
         for name, hook in self._starters:
             try:
                 self._start_one(name, hook, run_async)
             except BaseException as error:
-                self._undo = self._undo[len(self._stop_hooks) :]
                 self.stop()
                 raise HookError(
                     f"start hook `{_name(hook)}` raised {type(error).__name__}: {error}"
                 ) from error
+        # What is added last runs first: stop hooks find the resources as the handlers did.
+        self._undo += [(_name(hook), partial(self._call, hook, run_async)) for hook in self._stop_hooks]
 
     def _start_one(self, name: str, hook: Callable[..., Any], run_async: RunAsync) -> None:
         if not name:
@@ -84,7 +85,7 @@ class Hooks:
             self._undo.append((name, lambda: plain.__exit__(None, None, None)))
 
     def stop(self) -> None:
-        """Run the stop hooks and end the resources, the last started first; what raises is logged."""
+        """Run the stop hooks, then end the resources, the last first; what raises is logged."""
         while self._undo:
             name, undo = self._undo.pop()
             try:

@@ -135,7 +135,9 @@ class Feedbacks:
 
     def _send(self, lane: Lane, body: bytes) -> None:
         problem = ""
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
+            if attempt and self._closed:
+                break
             try:
                 answer = lane.call("POST", "/worker/feedback", body, read_timeout=SEND_LIMIT_SECONDS)
             except KiwiWorkerError as error:
