@@ -18,8 +18,8 @@ __all__ = ["COMMANDS", "LazyGroup"]
 MISSING_PART = 78
 INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it; click's own 1 would say that the command failed."""
-CLOSED_PIPE = 141
-"""128 + SIGPIPE: the reader of the output went away, as `head` does."""
+CLOSED_PIPE = 1
+"""The reader of the output went away, as `head` does; click's own status for it."""
 
 
 class _Home(NamedTuple):
