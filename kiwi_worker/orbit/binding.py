@@ -232,9 +232,9 @@ class OrbitBinding:
         """The report of the attempt, with one for each further token it was delivered under."""
         delivery: Delivery = work.delivery
         assignment = delivery.assignment
-        if work.cause is Ending.CANCELLED and outcome.ending is Ending.RAISED:
+        if outcome.ending is Ending.RAISED and work.cause in (Ending.CANCELLED, Ending.CUT_OFF):
             # Whatever a cancelled handler raised on its way out: it ended without a result.
-            outcome = outcome_of(Ending.CANCELLED)
+            outcome = outcome_of(work.cause)
         with self._lock:
             self._attempts.pop((assignment.execution_id, assignment.step_id, assignment.attempt), None)
             deliveries = [(assignment.token, delivery.session), *delivery.also]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .certificates import Authority
+from .links import LINKS, Link, linked
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def greet() -> Path:
     """The page's example workflow."""
     return Path(__file__).parent / "greet.toml"
+
+
+@pytest.fixture(params=LINKS)
+def link(request: pytest.FixtureRequest, tmp_path: Path, authority: Authority) -> Iterator[Link]:
+    """A runtime, reached in each way a worker can reach it."""
+    if request.param.startswith("grpc"):
+        pytest.importorskip("grpc")
+    with linked(request.param, tmp_path, authority) as running:
+        yield running
