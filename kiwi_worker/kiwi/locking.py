@@ -7,7 +7,7 @@ import random
 import threading
 from urllib.parse import quote
 
-from kiwi_worker.errors import Ambiguous, KiwiWorkerError
+from kiwi_worker.errors import Ambiguous, AuthenticationError, KiwiWorkerError, TokenUnavailable
 from kiwi_worker.kiwi.session import Lane
 from kiwi_worker.transport import retry_after_seconds
 
@@ -43,11 +43,16 @@ class Locking:
     def lock(self, request_id: str, lane: Lane) -> bool:
         """Whether this worker owns the request now."""
         path = "/worker/lock_request/" + quote(request_id, safe="")
-        ambiguous = False
-        for attempt in range(1, self._attempts + 1):
+        ambiguous, attempt = False, 0
+        while attempt < self._attempts:
+            attempt += 1
             asked: float | None = None
             try:
                 answer = lane.call("PUT", path, read_timeout=READ_LIMIT_SECONDS)
+            except (AuthenticationError, TokenUnavailable) as error:
+                # Without a token nothing was asked, and nothing else can be done: it waits for the next one.
+                asked = error.retry_seconds or None
+                attempt -= asked is not None
             except KiwiWorkerError as error:
                 ambiguous = ambiguous or isinstance(error, Ambiguous)
                 self._note(request_id, str(error))

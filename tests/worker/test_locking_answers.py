@@ -88,6 +88,17 @@ def test_a_lock_that_cannot_be_asked_for_is_given_up(
     assert not [response for response in server.responses if response["request_id"] == request_id]
 
 
+def test_a_lock_waits_for_a_token(server: KiwiServer, new_worker: NewWorker) -> None:
+    noted = Noted(new_worker, server, lock_attempts=1)
+    with noted.worker:
+        server.wait_for_calls("drain")
+        server.fault("lock", Status(401), times=2)  # from there on no token is asked for, for a while
+        ids = [server.enqueue("note", lock_required=True) for _ in range(5)]
+        server.wait_for_calls("lock", 2)
+        for request_id in ids[1:]:
+            server.assert_answered_once(request_id, "success")
+
+
 def test_a_request_whose_lock_was_refused_may_come_again(server: KiwiServer, new_worker: NewWorker) -> None:
     noted = Noted(new_worker, server)
     server.refuse_locks("again")
