@@ -195,6 +195,8 @@ def test_rule_4_the_same_attempt_redelivered_to_its_worker_is_run_once_and_repor
     with serving(server, handle):
         task = server.enqueue_task("job", input={})
         server.wait_for_token(task, 2)
+        # The slot that got it again has taken it in once it polls the next time.
+        server.wait_for_calls("poll", len(server.calls_named("poll")) + 1, ended=False)
         release.set()
         server.wait_until(lambda: len(server.results_of(task)) == 2)
     assert len(runs) == 1
