@@ -24,7 +24,7 @@ __all__ = ["Outbox"]
 _logger = logging.getLogger("kiwi_worker.engine")
 
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 5.0
 
 
 class _Entry:

@@ -57,7 +57,7 @@ class Draining:
         # A lazy worker drains at start, since it cannot know what came before it.
         self._woken = True
         self._stopped = False
-        self._failures = Backoff(0.2, 30.0)
+        self._failures = Backoff(0.2, 5.0)
         self._empties = Backoff(0.1, 1.0)
         self._probed = False
         self._unwoken = False
