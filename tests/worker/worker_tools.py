@@ -35,10 +35,12 @@ def worker_settings(server: KiwiServer | str, number: int = 1, **settings: Any) 
 
 
 def eventually(
-    condition: Callable[[], object], what: Callable[[], str] = lambda: "it did not come about"
+    condition: Callable[[], object],
+    what: Callable[[], str] = lambda: "it did not come about",
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> None:
     """Wait until the condition holds; fails with `what()` when it does not in time."""
-    end = time.monotonic() + LIMIT_SECONDS
+    end = time.monotonic() + limit_seconds
     while not condition():
         assert time.monotonic() < end, what()
         time.sleep(0.002)
@@ -56,6 +58,7 @@ class Process:
         self.popen = subprocess.Popen(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONPATH": PACKAGES, **environment},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,6 +68,12 @@ class Process:
         """The next line of its standard output."""
         assert self.popen.stdout is not None
         return self.popen.stdout.readline().strip()
+
+    def write(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{line}\n")
+        self.popen.stdin.flush()
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         """Send it a signal."""
