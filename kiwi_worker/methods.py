@@ -166,6 +166,10 @@ class MethodDefinition(HandlerDefinition, frozen=True, eq=False):
         plan = CallPlan(signature, name, strict=options.strict, extra_keys=options.extra_keys)
         return cls(name=name, plan=plan, **handler_facts(name, function, options))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As a child process makes it anew: from the function, which it finds by its module and name."""
+        return MethodDefinition.of, (self.name, self.function, self.options)
+
 
 def handler_facts(name: str, function: Callable[..., Any], options: HandlerOptions) -> dict[str, Any]:
     """The fields of a definition that every kind of definition takes from the function itself.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from kiwi_worker.engine.binding import Binding
     from kiwi_worker.engine.engine import Engine, Running
     from kiwi_worker.engine.journal import Journal
+    from kiwi_worker.engine.outcomes import Outcome
+    from kiwi_worker.engine.processes import ProcessPool
     from kiwi_worker.engine.supervision import Crew
+    from kiwi_worker.engine.work import Work
     from kiwi_worker.kiwi.binding import KiwiBinding
 
 __all__ = ["Worker", "WorkerBase"]
@@ -54,6 +58,7 @@ class WorkerBase(Generic[SettingsType]):
         self._stopper: threading.Thread | None = None
         self._clean = True
         self._crew: Crew | None = None
+        self._processes: ProcessPool | None = None
         self._fatal: BaseException | None = None
         self._listener: Callable[[], None] = lambda: None
         self.settings = load(self._settings_type, keywords)
@@ -172,8 +177,21 @@ class WorkerBase(Generic[SettingsType]):
             run_in_process=self._run_in_process,
         )
 
-    def _run_in_process(self, work: Any) -> Any:
-        raise NotImplementedError
+    def _run_in_process(self, work: Work) -> Outcome:
+        engine = self._engine
+        assert engine is not None
+        return self._pool().run(work, lambda: engine.context_of(work))
+
+    def _pool(self) -> ProcessPool:
+        with self._lock:
+            if self._processes is None:
+                from kiwi_worker.engine.processes import ProcessPool
+
+                settings = self.settings
+                size = settings.process_pool_size or os.cpu_count() or 1
+                recycle = settings.process_recycle_calls, settings.process_recycle_memory
+                self._processes = ProcessPool(size, *recycle)
+            return self._processes
 
     def _open_journal(self) -> Journal | None:
         settings = self.settings
@@ -221,9 +239,11 @@ class WorkerBase(Generic[SettingsType]):
         try:
             self._clean = engine.stop(hurry=hurry or _never, last=self._hooks.stop, started=self._started)
         finally:
+            if self._processes is not None:
+                self._processes.close()
             self._release()
             with self._lock:
-                self._engine = self._stopper = None
+                self._engine = self._stopper = self._processes = None
             self._stopped.set()
         return self._clean
 

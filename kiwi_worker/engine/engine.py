@@ -180,6 +180,10 @@ class Engine:
         else:
             self.slots.start_all()
 
+    def context_of(self, work: Work) -> Any:
+        """What a handler of this work sees, for an executor that hands on what the handler says."""
+        return self._binding.context(work)
+
     def running(self) -> list[Running]:
         """The calls that run now, the longest first."""
         now = time.monotonic()

@@ -71,6 +71,24 @@ class TaskDefinition(HandlerDefinition, frozen=True, eq=False):
     plan: InputPlan
     version: str
 
+    @classmethod
+    def of(
+        cls, name: str, version: str, function: Callable[..., Any], options: HandlerOptions
+    ) -> TaskDefinition:
+        """Make the definition of a task.
+
+        Raises:
+            DefinitionError: name, version or function cannot be served.
+        """
+        _check(name, version)
+        handler = require_handler(function)
+        plan = InputPlan(read_signature(handler, name, strict=options.strict), name, strict=options.strict)
+        return cls(name=name, version=version, plan=plan, **handler_facts(name, handler, options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As a child process makes it anew: from the function, which it finds by its module and name."""
+        return TaskDefinition.of, (self.name, self.version, self.function, self.options)
+
     @property
     def key(self) -> TaskKey:
         """Name and contract version."""
@@ -99,11 +117,7 @@ class TaskRegistry(HandlerRegistry[TaskKey, TaskDefinition]):
         return partial(self._define, name, version, checked=HandlerOptions.of(options))
 
     def _define(self, name: str, version: str, function: Function, checked: HandlerOptions) -> Function:
-        _check(name, version)
-        handler = require_handler(function)
-        plan = InputPlan(read_signature(handler, name, strict=checked.strict), name, strict=checked.strict)
-        facts = handler_facts(name, handler, checked)
-        definition = TaskDefinition(name=name, version=version, plan=plan, **facts)
+        definition = TaskDefinition.of(name, version, function, checked)
         self.add(definition.key, definition)
         return function
 
