@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import select
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from kiwi_worker.errors import KiwiWorkerError
+from kiwi_worker.settings import for_process
 from kiwi_worker.worker import WorkerBase, error_of
 
 __all__ = ["Signals", "run", "run_to_status"]
@@ -26,6 +28,8 @@ _STOP = [
 ]
 _DUMP = getattr(signal, "SIGUSR1", None)
 UNFINISHED = 1
+WATCHDOG_SECONDS = 1.8
+"""How long after the grace period a shutdown may still take."""
 
 Handler = Callable[[int, "FrameType | None"], Any]
 
@@ -116,7 +120,17 @@ def run(*workers: WorkerBase[Any]) -> None:
 
 def run_to_status(*workers: WorkerBase[Any]) -> tuple[int, KiwiWorkerError | None]:
     """Like `run`, but gives the exit status and the error it comes from, if any."""
+    from kiwi_worker.supervisor import own_number, settle_under_supervisor, supervise
+
+    number = own_number()
+    count = max(worker.settings.processes for worker in workers)
     with Signals() as signals:
+        if count > 1 and number is None:
+            return supervise(workers[0].settings, signals), None
+        if number is not None:
+            settle_under_supervisor()
+            for worker in workers:
+                worker.configure(for_process(worker.settings, number))
         return _Run(workers, signals).status()
 
 
@@ -134,7 +148,13 @@ class _Run:
         while not self._over():
             self._signals.wait()
             self._dump()
-        clean = self._stop()
+        limit = max(worker.settings.grace_period for worker in self._workers) + WATCHDOG_SECONDS
+        # A handler that never gives up the interpreter keeps Python from running; this ends it all the same.
+        faulthandler.dump_traceback_later(limit, exit=True)
+        try:
+            clean = self._stop()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         error = self._error
         if error is not None:
             return error.exit_status, error

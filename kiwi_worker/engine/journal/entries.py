@@ -64,7 +64,8 @@ class Entries:
         return len(self.named) + len(self.nameless)
 
     def __iter__(self) -> Iterator[tuple[str | None, Entry]]:
-        yield from list(self.named.items())
+        # A copy is made in one step, whatever other threads do; a list of items is not.
+        yield from self.named.copy().items()
         for entry in list(self.nameless):
             yield None, entry
 
