@@ -2,107 +2,23 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
-import os
-import select
-import signal
-import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from kiwi_worker.errors import KiwiWorkerError
-from kiwi_worker.settings import for_process
+from kiwi_worker.seat import Seat
+from kiwi_worker.signals import Signals, leave_at_once
+from kiwi_worker.watchdog import Watchdog
 from kiwi_worker.worker import WorkerBase, error_of
 
-__all__ = ["Signals", "run", "run_to_status"]
+__all__ = ["run", "run_to_status"]
 
 _logger = logging.getLogger("kiwi_worker.worker")
 
-_STOP = [
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
-]
-_DUMP = getattr(signal, "SIGUSR1", None)
 UNFINISHED = 1
-WATCHDOG_SECONDS = 1.8
-"""How long after the grace period a shutdown may still take."""
-
-Handler = Callable[[int, "FrameType | None"], Any]
-
-
-class Signals:
-    """Stop signals, for as long as it is entered. Handlers only set a flag; earlier ones are restored.
-
-    Off the main thread nothing can be installed, and only `wake` ends a wait.
-
-    Attributes:
-        stops: how many stop signals arrived.
-    """
-
-    def __init__(self) -> None:
-        self.stops = 0
-        self.dumps = 0
-        self._near, self._far = socket.socketpair()
-        self._before: dict[int, Any] = {}
-        self._wakeup_before = -1
-
-    def __enter__(self) -> Signals:
-        self._near.setblocking(False)
-        self._far.setblocking(False)
-        if threading.current_thread() is threading.main_thread():
-            self._wakeup_before = signal.set_wakeup_fd(self._far.fileno(), warn_on_full_buffer=False)
-            for number in _STOP:
-                self._install(number, self._on_stop)
-            if _DUMP is not None:
-                self._install(_DUMP, self._on_dump)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        if self._before:
-            signal.set_wakeup_fd(self._wakeup_before)
-        self._near.close()
-        self._far.close()
-
-    def _install(self, number: int, handler: Handler) -> None:
-        # What was ignored on purpose (a SIGHUP under nohup) stays ignored.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            self._before[number] = signal.signal(number, handler)
-
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stops += 1
-        if self.stops > 1:
-            os._exit(128 + number)
-        self._chain(number, frame)
-
-    def _on_dump(self, number: int, frame: FrameType | None) -> None:
-        self.dumps += 1
-        self._chain(number, frame)
-
-    def _chain(self, number: int, frame: FrameType | None) -> None:
-        before = self._before.get(number)
-        if callable(before) and before is not signal.default_int_handler:
-            before(number, frame)
-
-    def wake(self) -> None:
-        """End a wait; from any thread."""
-        try:
-            self._far.send(b"\0")
-        except OSError:
-            pass  # it is full of wakes already, or over
-
-    def wait(self, seconds: float | None = None) -> None:
-        """Wait for a signal, a `wake`, or the end of the time."""
-        select.select([self._near], [], [], seconds)
-        try:
-            self._near.recv(4096)
-        except BlockingIOError:
-            pass
 
 
 def run(*workers: WorkerBase[Any]) -> None:
@@ -120,45 +36,66 @@ def run(*workers: WorkerBase[Any]) -> None:
 
 def run_to_status(*workers: WorkerBase[Any]) -> tuple[int, KiwiWorkerError | None]:
     """Like `run`, but gives the exit status and the error it comes from, if any."""
-    from kiwi_worker.supervisor import own_number, settle_under_supervisor, supervise
+    seat = Seat.taken()
+    if seat is None and max(worker.settings.processes for worker in workers) > 1:
+        from kiwi_worker.supervisor import supervise
 
-    number = own_number()
-    count = max(worker.settings.processes for worker in workers)
-    with Signals() as signals:
-        if count > 1 and number is None:
-            return supervise(workers[0].settings, signals), None
-        if number is not None:
-            settle_under_supervisor()
-            for worker in workers:
-                worker.configure(for_process(worker.settings, number))
-        return _Run(workers, signals).status()
+        return supervise(workers), None
+    if seat is not None:
+        workers = seat.workers(workers)
+    with (
+        Signals(leave_at_once if seat is None else _stay) as signals,
+        _watchdog(workers, signals) as watchdog,
+    ):
+        if seat is not None:
+            seat.watch()
+        return _Run(workers, signals, watchdog, seat).status()
+
+
+def _stay(number: int) -> None:
+    """One of several processes may hear a signal twice: from its supervisor, and with all of its group."""
+
+
+def _watchdog(workers: tuple[WorkerBase[Any], ...], signals: Signals) -> Watchdog:
+    return Watchdog(max((worker.settings.grace_period for worker in workers), default=0.0), signals)
 
 
 class _Run:
-    def __init__(self, workers: tuple[WorkerBase[Any], ...], signals: Signals) -> None:
+    def __init__(
+        self,
+        workers: tuple[WorkerBase[Any], ...],
+        signals: Signals,
+        watchdog: Watchdog,
+        seat: Seat | None,
+    ) -> None:
         self._workers = workers
         self._signals = signals
+        self._watchdog = watchdog
+        self._seat = seat
         self._error: KiwiWorkerError | None = None
         self._starting = 0
+        self._abandoned = False
 
     def status(self) -> tuple[int, KiwiWorkerError | None]:
         for worker in self._workers:
             worker.notify_failures(self._signals.wake)
         self._start()
         while not self._over():
-            self._signals.wait()
-            self._dump()
-        limit = max(worker.settings.grace_period for worker in self._workers) + WATCHDOG_SECONDS
-        # A handler that never gives up the interpreter keeps Python from running; this ends it all the same.
-        faulthandler.dump_traceback_later(limit, exit=True)
-        try:
-            clean = self._stop()
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+            self._wait()
+        self._watchdog.stop_begins()
+        clean = self._stop()
         error = self._error
         if error is not None:
             return error.exit_status, error
+        # What was cut off runs on, and may hold up the end of the process.
+        self._watchdog.stays = not clean
         return (0 if clean else UNFINISHED), None
+
+    def _wait(self, seconds: float | None = None) -> None:
+        also = [self._seat.link] if self._seat is not None and not self._abandoned else []
+        # The supervisor never says anything; it is gone.
+        self._abandoned |= bool(self._signals.wait(seconds, also))
+        self._dump()
 
     def _start(self) -> None:
         # On a thread of their own, so that a signal can end a start that waits for the middleware.
@@ -177,13 +114,19 @@ class _Run:
         except BaseException as error:
             _logger.critical("the start failed", exc_info=error, extra={"action": "start_failed"})
             self._error = self._error or KiwiWorkerError(f"{type(error).__name__}: {error}")
+        else:
+            self._tell_started()
         finally:
             self._starting -= 1
             self._signals.wake()
 
+    def _tell_started(self) -> None:
+        if self._seat is not None:
+            self._seat.tell_started()
+
     def _over(self) -> bool:
         self._error = self._error or next(filter(None, map(error_of, self._workers)), None)
-        return bool(self._signals.stops or self._error)
+        return bool(self._signals.stops or self._abandoned or self._error)
 
     def _stop(self) -> bool:
         _logger.info("stopping", extra={"action": "stopping"})
@@ -199,8 +142,7 @@ class _Run:
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            self._signals.wait(0.05)
-            self._dump()
+            self._wait(0.05)
         return all(ended) and len(ended) == len(threads)
 
     def _dump(self) -> None:

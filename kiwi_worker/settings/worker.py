@@ -12,11 +12,11 @@ from .kinds import Choice, Flag, InputFile, OutputFile, Path, Port, Seconds, Tex
 __all__ = ["CommandSettings", "WorkerSettings"]
 
 
-def own_worker_id() -> str:
-    """The worker id of a process that was not given one: `<hostname>-<pid>`."""
+def own_worker_id(pid: int | None = None) -> str:
+    """The worker id of a process that was not given one: `<hostname>-<pid>`; None is this process."""
     from socket import gethostname
 
-    return f"{gethostname() or 'worker'}-{os.getpid()}"
+    return f"{gethostname() or 'worker'}-{pid or os.getpid()}"
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
