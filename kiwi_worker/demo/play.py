@@ -104,7 +104,9 @@ def _followed(stage: Stage) -> tuple[str, bool]:
     steps = [json.loads(event.content)["done"] for event in events if isinstance(event, Feedback)]
     outcome = events[-1]
     ended = isinstance(outcome, Outcome) and (outcome.status, outcome.result) == ("success", "5 steps")
-    return f"feedback {' '.join(map(str, steps))}, then the result", ended and steps == [1, 2, 3, 4, 5]
+    # Feedback is fire-and-forget: the last one may come after the result, or never.
+    grows = bool(steps) and steps == sorted(set(steps))
+    return f"feedback {' '.join(map(str, steps))}, then the result", ended and grows
 
 
 def _at_once(stage: Stage) -> tuple[str, bool]:

@@ -48,8 +48,8 @@ def reserve(seat: str, *, ctx: Context) -> str:
 def longtask(steps: int, *, ctx: Context) -> str:
     """Take some time, and tell the caller how far it is."""
     for step in range(1, steps + 1):
-        time.sleep(0.15)
         ctx.feedback({"done": step, "of": steps})
+        time.sleep(0.15)
     return f"{steps} steps"
 
 
