@@ -190,8 +190,8 @@ WITHOUT_ID = {
     "not JSON": b'{"request_id": tru}',
     "not UTF-8": b'{"request_id": "x", "method": "\xff\xfe"}',
     "nested too deep": b'{"request_id": "deep", "method": "hello", "params": '
-    + b"[" * 9999
-    + b"]" * 9999
+    + b"[" * 200_000
+    + b"]" * 200_000
     + b"}",
 }
 
