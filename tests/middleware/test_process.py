@@ -123,6 +123,7 @@ def test_variable_of_another_kubernetes_service_is_no_port(tmp_path: Path) -> No
     assert "db: " in ended.stderr
 
 
+@pytest.mark.prints_secrets
 def test_services_by_command(tmp_path: Path) -> None:
     import json
 

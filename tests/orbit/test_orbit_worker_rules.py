@@ -299,7 +299,7 @@ def test_rule_7_names_of_the_runtime_and_empty_codes_are_refused_where_they_are_
         (float("nan"), ("fail", "INVALID_RESULT", False)),
         (object(), ("fail", "INVALID_RESULT", False)),
     ],
-    ids=repr,
+    ids=["none", "object", "number", "list", "not a number", "no JSON"],
 )
 def test_rule_8_anything_but_an_object_is_an_invalid_result(
     server: Server, returned: Any, expected: tuple[Any, ...]

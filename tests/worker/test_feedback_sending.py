@@ -57,7 +57,9 @@ def test_feedback_keeps_its_order(server: KiwiServer, new_worker: NewWorker) -> 
 
 
 @pytest.mark.parametrize(
-    "content", [object(), {"a": object()}, "\ud800", {1, math.nan}.__iter__()], ids=ascii
+    "content",
+    [object(), {"a": object()}, "\ud800", {1, math.nan}.__iter__()],
+    ids=["object", "within", "surrogate", "iterator"],
 )
 def test_what_has_no_json_is_dropped_and_counted(
     server: KiwiServer, new_worker: NewWorker, content: Any, caplog: pytest.LogCaptureFixture
