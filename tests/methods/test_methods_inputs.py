@@ -39,7 +39,7 @@ def plan_of(function: Callable[..., Any]) -> InputPlan:
     return InputPlan(read_signature(function, "payments.charge"), "payments.charge")
 
 
-def plain(input: dict, ctx) -> Any:  # type: ignore[type-arg, no-untyped-def]  # noqa: A002
+def plain(input: dict, ctx) -> Any:  # type: ignore[type-arg, no-untyped-def]
     return input, ctx
 
 
@@ -188,7 +188,7 @@ def test_a_second_parameter_of_another_type_is_refused() -> None:
 
 
 def test_one_function_serves_as_method_and_as_task() -> None:
-    def charge(input: dict[str, int], ctx: Context) -> dict[str, int]:  # noqa: A002
+    def charge(input: dict[str, int], ctx: Context) -> dict[str, int]:
         return {"charged": input["amount"]}
 
     registry = Registry()

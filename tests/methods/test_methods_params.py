@@ -45,7 +45,7 @@ def hello(name: str, n: int = 0) -> Any:
     return name, n
 
 
-def one_dict(input: dict) -> Any:  # type: ignore[type-arg]  # noqa: A002
+def one_dict(input: dict) -> Any:  # type: ignore[type-arg]
     return input
 
 
@@ -65,7 +65,7 @@ def positional_only(a: int, b: int = 2, /) -> Any:
     return a, b
 
 
-def odd_names(self: int, id: str, type: str = "t", ctx: int = 0) -> Any:  # noqa: A002
+def odd_names(self: int, id: str, type: str = "t", ctx: int = 0) -> Any:
     return self, id, type, ctx
 
 

@@ -145,7 +145,7 @@ THREADS: dict[str, Callable[[Rig, int], None]] = {
 @pytest.fixture
 def rig(server: KiwiServer, new_worker: NewWorker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     monkeypatch.setattr(supervision, "PAUSE_SECONDS", 0.001)
-    worker = new_worker(server, heartbeat_delay=0.05, safety_interval=0.05, grace_period=1, reporters=1)
+    worker = new_worker(server, heartbeat_delay=0.05, safety_interval=0.05, grace_period=0.1, reporters=1)
     made = Rig(server, worker, monkeypatch)
     with worker:
         server.wait_for_calls("drain")
