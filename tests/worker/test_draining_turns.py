@@ -119,7 +119,7 @@ def test_the_safety_interval_is_the_heartbeats_by_default(server: KiwiServer, ne
     assert worker.settings.drain_interval == 12
 
 
-@pytest.mark.parametrize("wait", [0, 0.001, 30])
+@pytest.mark.parametrize("wait", [0, 30])
 def test_an_eager_worker_is_not_kept_busy_by_a_server_that_answers_at_once(
     server: KiwiServer, new_worker: NewWorker, wait: float
 ) -> None:

@@ -250,12 +250,12 @@ def test_time_begins_with_the_handler_and_not_with_its_waiting(
 ) -> None:
     worker = new_worker(server, concurrency=8)
 
-    @worker.method(time_limit=1.0, concurrency=1)
+    @worker.method(time_limit=0.6, concurrency=1)
     async def slow() -> str:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.2)
         return "done"
 
-    ids = [server.enqueue("slow") for _ in range(5)]
+    ids = [server.enqueue("slow") for _ in range(4)]
     with worker:
         for request_id in ids:
             server.assert_answered_once(request_id, "success")
