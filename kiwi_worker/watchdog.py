@@ -27,7 +27,7 @@ _logger = logging.getLogger("kiwi_worker.worker")
 
 LIMIT_SECONDS = 1.5
 """How long after the grace period a stop may take."""
-LATER_SECONDS = 0.25
+LATER_SECONDS = 0.1
 """The watchdog process gives the process's own timer so much longer."""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watchdog_program.py")
 

@@ -39,10 +39,14 @@ LEAST_READ_ON_SECONDS = 0.3
 LEAST_START_SECONDS = 1.0
 """How long a start that is under way may take to give up."""
 LOOK_SECONDS = 0.02
-CANCEL_SECONDS = 0.3
+CANCEL_SECONDS = 0.25
 """How long cancelled handlers may take to end."""
-FLUSH_SECONDS = 1.0
-"""How long the last answers may take, when the grace period is used up."""
+FLUSH_SECONDS = 0.9
+"""How long after the grace period the last answers may take; the whole end fits the watchdog's limit."""
+LEAST_FLUSH_SECONDS = 0.5
+"""The same, counted from when they are all there."""
+BREAK_OFF_SECONDS = 0.15
+"""How long a call that was broken off may take to notice."""
 SEND_LIMIT_SECONDS = 30.0
 NAMED_KEYS = 10
 """How many requests one log record names."""
@@ -122,11 +126,11 @@ class Engine:
             report_limit_seconds=limits.report_limit,
             start_async=self.loop.submit,
             run_in_process=run_in_process,
-            resume=lambda work: self.slots.backlog.put_first(work),
+            resume=self._resume,
             on_forgotten=lambda: self.slots.backlog.nudge(),
         )
         self.slots = Slots(
-            limits.concurrency, binding=binding, runner=self.runner, may_poll=self._may_receive, start=start
+            limits.concurrency, binding=binding, runner=self.runner, may_poll=self._may_poll, start=start
         )
         if journal is not None:
             # What was forgotten is noted with the next record, and none may come for long after a slot idles.
@@ -135,6 +139,7 @@ class Engine:
         self._pace = Pace(self.slots.backlog, limits.concurrency, start)
         self._receiver: threading.Thread | None = None
         self._receiver_lane: Any = None
+        self._resuming: set[Work] = set()
         self._stopping = threading.Event()
         self.received_at = time.monotonic()
         self.served = self._served(definitions, bool(around))
@@ -196,7 +201,24 @@ class Engine:
     @property
     def waiting(self) -> int:
         """How much was received and has not been started."""
-        return len(self.slots.backlog) + sum(len(gate.parked) for gate in self._gates)
+        return len(self.slots.backlog) + sum(len(gate.parked) for gate in self._gates) + len(self._resuming)
+
+    def _resume(self, work: Work) -> None:
+        """Take up work that had to wait at a gate."""
+        served = work.served
+        if self._binding.brings_batches or served is None or not served.is_async:
+            self.slots.backlog.put_first(work)
+            return
+        # Every slot may hang in a poll, and an async handler needs none to be started.
+        self._resuming.add(work)
+        self.loop.soon(lambda: self._start_resumed(work))
+
+    def _start_resumed(self, work: Work) -> None:
+        try:
+            self.slots.run(work, None)
+        finally:
+            self._resuming.discard(work)
+            self.slots.backlog.nudge()
 
     # Receiving
 
@@ -206,10 +228,10 @@ class Engine:
         journal_full = self._journal is not None and self._journal.full
         return self.waiting < self._limits.concurrency and not self.outbox.full and not journal_full
 
-    def _may_receive(self) -> bool:
+    def _may_poll(self) -> bool:
         backlog = self.slots.backlog
-        if self.outbox.full or (self._journal is not None and self._journal.full):
-            backlog.wait_for_room(self._has_room)
+        if not self._has_room():
+            backlog.wait_for_room(lambda: len(backlog) > 0 or self._has_room())
         return not self._stopping.is_set()
 
     def _receive(self) -> None:
@@ -260,13 +282,14 @@ class Engine:
             self._cut_off()
         backlog.close()
         self._pace.close()
-        clean = self._deliver(max(FLUSH_SECONDS, end - time.monotonic())) and self._all_finished
+        last_moment = max(end + FLUSH_SECONDS, time.monotonic() + LEAST_FLUSH_SECONDS)
+        clean = self._deliver(last_moment) and self._all_finished
         self.crew.close()
         self._binding.close(clean)
         self.timekeeper.close()
         last()
         self.loop.close()
-        left = self.crew.join(0.5)
+        left = self.crew.join(BREAK_OFF_SECONDS)
         self.loop.release()
         if left:
             _logger.warning("threads still busy at the end: %s", left, extra={"action": "threads_left"})
@@ -285,7 +308,7 @@ class Engine:
             self._binding.interrupt()
             if self._receiver_lane is not None:
                 self._receiver_lane.interrupt()
-            self._receiver.join(0.5)
+            self._receiver.join(BREAK_OFF_SECONDS)
 
     def _wait_for_handlers(self, end: float, hurry: Callable[[], bool]) -> bool:
         while self.runner.running or self.waiting or self._slots_busy:
@@ -320,17 +343,16 @@ class Engine:
         counters = self.runner.counters
         return not counters.cut_off and not counters.not_started
 
-    def _deliver(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
+    def _deliver(self, until: float) -> bool:
         while (left := until - time.monotonic()) > 0 and self._slots_busy:
             self.runner.wait_for_end(min(left, LOOK_SECONDS))
         delivered = self.outbox.flush(until - time.monotonic()) and not self._slots_busy
         # What a slot is still sending comes to the outbox when it is broken off, and is named there.
         self.slots.interrupt()
-        until = time.monotonic() + CANCEL_SECONDS
+        until = time.monotonic() + BREAK_OFF_SECONDS
         while self._slots_busy and time.monotonic() < until:
             self.runner.wait_for_end(LOOK_SECONDS)
-        self._note_undelivered(self.outbox.close(CANCEL_SECONDS))
+        self._note_undelivered(self.outbox.close(BREAK_OFF_SECONDS))
         return delivered
 
     def _take_unstarted(self) -> list[Work]:

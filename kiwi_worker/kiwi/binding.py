@@ -38,6 +38,8 @@ _logger = logging.getLogger("kiwi_worker.kiwi")
 NOTIFY_LIMIT_SECONDS = 3.0
 NOTIFY_HEAD_START_SECONDS = 0.5
 FEEDBACK_FLUSH_SECONDS = 1.0
+LATE_FEEDBACK_FLUSH_SECONDS = 0.1
+"""The same, when answers could not be delivered either, and time is short."""
 REPLACED = "replaced"
 
 
@@ -342,7 +344,7 @@ class KiwiBinding:
 
     def close(self, clean: bool) -> None:
         """Send the last feedback and the last heartbeat, and close everything."""
-        self.feedbacks.flush(FEEDBACK_FLUSH_SECONDS)
+        self.feedbacks.flush(FEEDBACK_FLUSH_SECONDS if clean else LATE_FEEDBACK_FLUSH_SECONDS)
         self.feedbacks.close()
         if self._heartbeat is not None:
             self._heartbeat.stop()
