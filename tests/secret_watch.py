@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import pytest
+from required import refuse_missing
 
 from kiwi_worker.settings import Secret
 
@@ -196,6 +197,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fail the phase of a test in which a secret was printed."""
     report = yield
+    refuse_missing(report)
     # A lone surrogate in the log of a test cannot be sent to another process.
     report.sections = [(title, _sendable(text)) for title, text in report.sections]
     for text in _parts(report, item._report_sections):

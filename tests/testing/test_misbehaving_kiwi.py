@@ -262,7 +262,7 @@ def test_a_prefix_an_idle_limit_and_a_restart_on_the_same_port() -> None:
         client.close()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_it_serves_tls_and_stops_with_a_hanging_drain(tmp_path: Path) -> None:
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "

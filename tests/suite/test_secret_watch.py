@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SECRET = "a-marked-" + "secret"
 
 TESTS = f"""
