@@ -33,8 +33,8 @@ class Backlog:
         self._items: deque[Any] = deque()
         self._idle: list[threading.Lock] = []
         self._room = room
-        self._room_wanted = False
-        self._room_given = threading.Event()
+        self._room_changed = threading.Condition()
+        self._room_wanted = 0
         self._start_slot = start_slot
         self._counting = threading.Lock()
         self.on_wait: Callable[[], None] = lambda: None
@@ -56,6 +56,8 @@ class Backlog:
         """Put one item before all others."""
         self._items.appendleft(item)
         self._offer()
+        if self._room_wanted:
+            self.nudge()
 
     def _offer(self) -> None:
         if self.active < self.wanted:
@@ -84,15 +86,18 @@ class Backlog:
                 continue
             self.taken += 1
             if self._room_wanted:
-                self._room_given.set()
+                self.nudge()
             return item
 
     def take_now(self) -> Any:
         """The next item; None when there is none."""
         try:
-            return self._items.popleft()
+            item = self._items.popleft()
         except IndexError:
             return None
+        if self._room_wanted:
+            self.nudge()
+        return item
 
     def _sleep(self, own: threading.Lock, surplus: bool = False) -> None:
         # Whoever takes a lock off the list counts its slot as active again: this thread, which saw
@@ -127,13 +132,18 @@ class Backlog:
         return bool(self._idle)
 
     def wait_for_room(self, has_room: Callable[[], bool]) -> None:
-        """Wait until `has_room` says so; it is asked again when something is taken or `nudge` is called."""
-        while not self.closed and not has_room():
-            self._room_wanted = True
-            self._room_given.clear()
-            if not has_room() and not self.closed:
-                self._room_given.wait()
-        self._room_wanted = False
+        """Wait until `has_room` says so; it is asked again when something is taken or `nudge` is called.
+
+        Several threads may wait at once: one receiver, or every slot that would poll.
+        """
+        with self._room_changed:
+            # Counted first, asked then: who makes room meanwhile sees that somebody waits.
+            self._room_wanted += 1
+            try:
+                while not self.closed and not has_room():
+                    self._room_changed.wait()
+            finally:
+                self._room_wanted -= 1
 
     @property
     def is_low(self) -> bool:
@@ -141,14 +151,15 @@ class Backlog:
         return len(self._items) < self._room
 
     def nudge(self) -> None:
-        """Let the receiver ask for room again, when it waits for some."""
+        """Let those who wait for room ask again."""
         if self._room_wanted:
-            self._room_given.set()
+            with self._room_changed:
+                self._room_changed.notify_all()
 
     def close(self) -> None:
         """No more items: slots end once it is empty, the receiver at once."""
         self.closed = True
-        self._room_given.set()
+        self.nudge()
         while self._idle:
             self.wake()
 

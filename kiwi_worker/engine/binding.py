@@ -77,7 +77,7 @@ class Binding(Protocol):
     """Whether `receive` is asked by one receiver, instead of `poll` by every slot."""
 
     answers_time_limits: bool
-    """Whether work whose `limit_seconds` are over is answered; a method's own limit always is."""
+    """Whether work whose `outer_deadline` passes is answered; a method's own limit always is."""
 
     on_dropped: Callable[[str], None]
     """Called by `admit` with the journal's key of an item that nothing more will be done about."""

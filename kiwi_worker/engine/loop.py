@@ -50,6 +50,10 @@ class AsyncExecutor:
         """Run the awaitable that `make` gives, and finish the work with its outcome."""
         self._running_loop().call_soon_threadsafe(self._begin, work, make)
 
+    def soon(self, run: Callable[[], None]) -> None:
+        """Run something short on the loop's thread, which must not raise."""
+        self._running_loop().call_soon_threadsafe(run)
+
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run something on the loop and wait for its result; for hooks."""
         import asyncio

@@ -197,23 +197,20 @@ class Runner:
 
     def _watch_time(self, work: Work, served: Served) -> None:
         since = work.started_at or monotonic()
-        if served.time_limit is not None:
-            work.deadline = since + served.time_limit
-            work.alarm = self._timekeeper.at(work.deadline, partial(self._time_over, work, True))
-        if work.limit_seconds is not None:
-            answers = self._binding.answers_time_limits
-            moment = since + work.limit_seconds
-            work.deadline = moment if work.deadline is None else min(moment, work.deadline)
-            work.outer_alarm = self._timekeeper.at(moment, partial(self._time_over, work, answers))
+        limit, outer = served.time_limit, work.outer_deadline
+        if limit is not None:
+            work.deadline = since + limit
+            work.alarm = self._timekeeper.at(work.deadline, partial(self._time_over, work, limit))
+        if outer is not None:
+            work.deadline = outer if work.deadline is None else min(outer, work.deadline)
+            over = self._time_over if self._binding.answers_time_limits else self._outer_time_over
+            work.outer_alarm = self._timekeeper.at(outer, partial(over, work, outer - since))
 
-    def _time_over(self, work: Work, answers: bool) -> None:
-        if self.running.get(work.key) is not work:
-            return
-        if not answers:
+    def _outer_time_over(self, work: Work, seconds: float) -> None:
+        if self.running.get(work.key) is work:
             work.tell(Ending.TIMED_OUT)
-            return
-        limit = work.served.time_limit if work.served is not None else None
-        seconds = limit if limit is not None else work.limit_seconds
+
+    def _time_over(self, work: Work, seconds: float) -> None:
         text = f"TimeLimit: the call passed its time limit of {seconds:g} s"
         if self.settle(work, outcome_of(Ending.TIMED_OUT, text)):
             self.counters.timed_out += 1

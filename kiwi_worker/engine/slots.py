@@ -108,16 +108,16 @@ class Slots:
         while (item := take(own)) is not None:
             work = item if item.__class__ is Work else admit(item)
             if work is not None:
-                self._run(work, lane)
+                self.run(work, lane)
 
     def _poll_and_run(self, lane: Any) -> None:
         backlog = self.backlog
         while self._may_poll():
             work = backlog.take_now() or self._poll(lane)
             if work is not None:
-                self._run(work, lane)
+                self.run(work, lane)
         while (work := backlog.take_now()) is not None:
-            self._run(work, lane)
+            self.run(work, lane)
 
     def _poll(self, lane: Any) -> Work | None:
         with self._lock:
@@ -128,7 +128,12 @@ class Slots:
             with self._lock:
                 self._polling.remove(lane)
 
-    def _run(self, work: Work, lane: Any) -> None:
+    def run(self, work: Work, lane: Any) -> None:
+        """Run one piece of work, whatever goes wrong with it.
+
+        Args:
+            lane: the connection to claim and answer it on; None to leave the answer to the reporters.
+        """
         try:
             self._runner.run(work, lane)
         except BaseException as error:

@@ -108,7 +108,7 @@ class Work:
         claimed: whether it is claimed.
         delivery: what the binding wants to remember about it.
         run: which run of it this is, over restarts, from 1.
-        limit_seconds: how long it may run, when that is not its method's own business.
+        outer_deadline: when its sender's own limit is over, on the monotonic clock; None without one.
         started_at: when its handler was started, on the monotonic clock; None before.
         deadline: when its time is over, on the monotonic clock; None for never.
         cause: why it was cancelled; None when it was not.
@@ -116,7 +116,7 @@ class Work:
         entered: how many gates it has passed.
         stop: how its executor makes the handler stop; None when it has no way.
         alarm: what rings at its method's time limit.
-        outer_alarm: what rings when `limit_seconds` are over.
+        outer_alarm: what rings at `outer_deadline`.
         slot_lost: whether its handler still holds a slot after it was answered.
     """
 
@@ -130,10 +130,10 @@ class Work:
         "delivery",
         "entered",
         "key",
-        "limit_seconds",
         "name",
         "needs_claim",
         "outer_alarm",
+        "outer_deadline",
         "params",
         "refusal",
         "run",
@@ -163,7 +163,7 @@ class Work:
         self.claimed = False
         self.delivery = delivery
         self.run = 1
-        self.limit_seconds: float | None = None
+        self.outer_deadline: float | None = None
         self.started_at: float | None = None
         self.deadline: float | None = None
         self.cause: Ending | None = None

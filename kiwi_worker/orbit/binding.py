@@ -196,7 +196,7 @@ class OrbitBinding:
             refusal=refusal,
             delivery=delivery,
         )
-        work.limit_seconds = _limit_seconds(assignment)
+        work.outer_deadline = _deadline(assignment)
         return work
 
     def _unknown(self, key: tuple[str, str]) -> Outcome:
@@ -346,11 +346,12 @@ class OrbitBinding:
         return None
 
 
-def _limit_seconds(assignment: Assignment) -> float | None:
+def _deadline(assignment: Assignment) -> float | None:
+    """When the attempt times out, on our monotonic clock: counted from its receipt where it can be."""
     if assignment.timeout_ms is not None:
-        return assignment.timeout_ms / 1000
+        return time.monotonic() + assignment.timeout_ms / 1000
     if assignment.deadline_ms is not None:
-        return max(0.0, assignment.deadline_ms / 1000 - time.time())
+        return time.monotonic() + max(0.0, assignment.deadline_ms / 1000 - time.time())
     return None
 
 
