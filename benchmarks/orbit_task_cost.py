@@ -120,7 +120,8 @@ def main(tasks: int, rounds: int) -> None:
         two.append(task["cpu_us"] / bare)
         print(
             f"round {number + 1}: {task['per_second']:.0f} tasks/s, {task['cpu_us']:.0f} µs a task; three "
-            f"http.client POSTs {http_client:.0f} µs ({three[-1]:.2f}); two bare POSTs {bare:.0f} µs ({two[-1]:.2f})",
+            f"http.client POSTs {http_client:.0f} µs ({three[-1]:.2f}); "
+            f"two bare POSTs {bare:.0f} µs ({two[-1]:.2f})",
             flush=True,
         )
     print(f"a task costs {statistics.median(three):.2f} times three http.client POSTs")
