@@ -36,7 +36,8 @@ class Lane:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self.failures = Backoff(0.2, 20.0)
+        self.failures = Backoff(0.2, 5.0)
+        self.failing = False
 
     def close(self) -> None:
         """Close its connections."""
@@ -152,6 +153,7 @@ class OrbitBinding:
             self._pause(lane, error)
         else:
             lane.failures.reset()
+            lane.failing = False
             return None if assignment is None else self._take(assignment, session)
         return None
 
@@ -159,8 +161,11 @@ class OrbitBinding:
         if self._stopping.is_set():
             return
         seconds = lane.failures.next() if asked_seconds is None else asked_seconds
-        _logger.warning(
-            "poll failed, next try in %.1f s: %s", seconds, error, extra={"action": "poll_failed"}
+        # Every slot meets the same outage, again and again; the first of each says it.
+        level = logging.DEBUG if lane.failing else logging.WARNING
+        lane.failing = True
+        _logger.log(
+            level, "poll failed, next try in %.1f s: %s", seconds, error, extra={"action": "poll_failed"}
         )
         self._stopping.wait(seconds)
 

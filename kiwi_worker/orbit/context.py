@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kiwi_worker.context import ApplicationSettings, Context, Resources
+from kiwi_worker.context import ApplicationSettings, Context, Resources, SendFeedback
 
 if TYPE_CHECKING:
     from kiwi_worker.engine.work import Work
@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["TaskContext"]
 
 _logger = logging.getLogger("kiwi_worker.orbit")
+
+_OWN = (
+    "execution_id",
+    "workflow",
+    "workflow_version",
+    "step_id",
+    "attempt",
+    "idempotency_key",
+    "redelivery",
+    "deadline_ms",
+)
 
 
 class TaskContext(Context):
@@ -52,6 +63,26 @@ class TaskContext(Context):
         self.idempotency_key = assignment.idempotency_key
         self.redelivery = assignment.redelivery
         self.deadline_ms = assignment.deadline_ms
+
+    def facts(self) -> dict[str, Any]:
+        """What another process makes the same context of."""
+        return {name: getattr(self, name) for name in _OWN} | {"token": self.request_id}
+
+    @classmethod
+    def made_of(
+        cls,
+        work: Work,
+        facts: Mapping[str, Any],
+        *,
+        resources: Resources,
+        stopping: Callable[[], bool],
+        send_feedback: SendFeedback,
+    ) -> TaskContext:
+        """The context that `facts` were taken from, for the work in a handler process."""
+        from kiwi_worker.orbit.wire import Assignment
+
+        assignment = Assignment(task_name=work.name, contract_version="", **facts)
+        return cls(work, assignment, resources=resources, stopping=stopping)
 
     def remaining_ms(self) -> int | None:
         """Milliseconds until the attempt times out, 0 when it has; None without a time-out."""
