@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kiwi_worker.callables import is_async
-from kiwi_worker.errors import DefinitionError, KiwiWorkerError, StartError
+from kiwi_worker.errors import DefinitionError, KiwiWorkerError, SettingsError, StartError
 from kiwi_worker.hooks import Hooks
 from kiwi_worker.methods import HandlerDefinition, Registry
 from kiwi_worker.settings import KiwiSettings, WorkerSettings, check_files
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "WorkerBase"]
 
 _logger = logging.getLogger("kiwi_worker.worker")
+
+_NOT_YET = ("health_port", "health_file", "metrics_port")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SettingsType = TypeVar("SettingsType", bound=WorkerSettings)
@@ -114,6 +116,11 @@ class WorkerBase(Generic[SettingsType]):
             DefinitionError: handler middleware and handlers do not fit together.
         """
         check_files(self.settings)
+        for key in _NOT_YET:
+            if getattr(self.settings, key) is not None:
+                raise SettingsError(
+                    self.settings.written_as(key), "is not available in this version yet; leave it out"
+                )
         plain = [definition.name for _, definition in self._definitions() if not definition.is_async]
         for middleware in self._around:
             if plain and (is_async(middleware) or inspect.isasyncgenfunction(inspect.unwrap(middleware))):
