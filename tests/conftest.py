@@ -12,3 +12,4 @@ __all__ = ["pytest_configure", "pytest_make_collect_report", "pytest_runtest_mak
 # A shell that starts the suite in the background lets it inherit that SIGINT is ignored, and every process
 # that a test starts would inherit it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup does the same with this one

@@ -1,4 +1,4 @@
-"""After the first stop signal the process is gone within its grace period and two seconds, whatever happens."""
+"""After the first stop signal the process is gone within its grace period and two seconds, come what may."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_report_62_one_signal_of_each_kind_drains(server: Any, tmp_path: Path) -
 def test_report_55_a_start_that_waits_for_the_middleware_is_stopped(tmp_path: Path, processes: int) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
-        url = "http://127.0.0.1:%d" % unheard.getsockname()[1]
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
         body = BODY + "\nimport atexit; atexit.register(print)\nopen(f'up-{os.getpid()}', 'w').close()\n"
         with running(body, url, tmp_path, grace_period=30, processes=processes) as program:
             eventually(lambda: len(list(tmp_path.glob("up-*"))) >= processes)
