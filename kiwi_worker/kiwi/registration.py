@@ -79,9 +79,17 @@ def _settings_in(body: bytes) -> Mapping[str, str]:
     if not body.strip():
         return {}
     try:
-        values = msgspec.json.decode(body, type=dict[str, Any] | None)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ProtocolError("the registration was answered with something else than a JSON object") from None
+        values = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ProtocolError("the registration was answered with something else than JSON") from None
+    if values is not None and not isinstance(values, dict):
+        # It was taken, and to register again is for a new process only: the worker goes on without them.
+        _logger.error(
+            "the registration was answered with a %s, not with an object: there are no application settings",
+            type(values).__name__,
+            extra={"action": "bad_application_settings"},
+        )
+        return {}
     return {name: _text(value) for name, value in (values or {}).items() if value is not None}
 
 

@@ -283,7 +283,7 @@ def test_handlers_read_the_application_settings(new_worker: NewWorker) -> None:
     assert "db_password" in result[2]
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"a": null}'])
+@pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"a": null}', b"[]", b"true", b'"ok"'])
 def test_a_registration_without_settings_is_fine(
     server: KiwiServer, new_worker: NewWorker, body: bytes
 ) -> None:
