@@ -44,7 +44,6 @@ _HTTP_STATUS = {
     "PERMISSION_DENIED": 403,
     "NOT_FOUND": 404,
     "FAILED_PRECONDITION": 409,
-    "RESOURCE_EXHAUSTED": 429,
 }
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -298,6 +297,9 @@ class GrpcWire:
             self._channels.renew(index, channel)
             self._channels.servers.leave(index)
             return Ambiguous(f"{rpc.path} was not answered: {status}")
+        if status == "RESOURCE_EXHAUSTED":
+            # Not one of the protocol's statuses: what gRPC itself says of a message beyond a limit.
+            return Refused(rpc.path, 413, "", text, ours=True)
         if status == "UNAUTHENTICATED":
             self._channels.credentials.refused()
         http_status = 404 if code == UNKNOWN_SESSION else _HTTP_STATUS.get(status, 500)

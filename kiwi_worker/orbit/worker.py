@@ -8,6 +8,7 @@ from typing import Any
 from kiwi_worker.engine.binding import Binding
 from kiwi_worker.engine.supervision import Crew
 from kiwi_worker.methods import HandlerDefinition
+from kiwi_worker.orbit.context import TaskContext
 from kiwi_worker.orbit.tasks import TaskRegistry
 from kiwi_worker.settings import OrbitSettings
 from kiwi_worker.worker import WorkerBase
@@ -25,6 +26,7 @@ class OrbitWorker(WorkerBase[OrbitSettings]):
     """
 
     _settings_type = OrbitSettings
+    _context_type = TaskContext
 
     def __init__(self, **keywords: Any) -> None:
         self.tasks = TaskRegistry()

@@ -15,7 +15,7 @@ import pytest
 
 from kiwi_worker import Context, Worker
 from kiwi_worker.errors import AuthenticationError, DefinitionError, RegistrationError, UnreachableError
-from kiwi_worker.orbit import OrbitWorker, TaskContext, TaskError
+from kiwi_worker.orbit import Client, OrbitWorker, TaskContext, TaskError
 from kiwi_worker.testing import (
     DropAfter,
     DropBefore,
@@ -27,6 +27,7 @@ from kiwi_worker.testing import (
     Status,
     TooManyRequests,
 )
+from kiwi_worker.testing.orbit_runtime import running_runtime
 
 LIMIT_SECONDS = 15
 Server = Any
@@ -161,6 +162,21 @@ def test_rule_3_a_result_too_large_becomes_one_final_failure(server: Server) -> 
         "RESULT_TOO_LARGE",
         False,
     )
+
+
+def test_rule_3_a_result_too_large_for_grpc_becomes_one_final_failure(greet: Path) -> None:
+    pytest.importorskip("grpc")
+    workflows = greet.read_text().replace('using = "ruby"', 'using = "python"')
+    with (
+        running_runtime(workflows, grpc=True, max_body=20_000) as runtime,
+        Client(server=runtime.url) as client,
+    ):
+        worker = OrbitWorker(server=runtime.grpc_url, proto="assumed", worker_id="w", grace_period=1)
+        worker.task("greeting.compose", version="1.0.0")(lambda _: {"message": "x" * 100_000})
+        with worker:
+            execution = client.wait(client.start("Greet", {"name": "Ada"}), timeout=LIMIT_SECONDS)
+    assert execution.error is not None
+    assert execution.error.code == "RESULT_TOO_LARGE"
 
 
 # 4. Make side effects idempotent
