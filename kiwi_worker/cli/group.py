@@ -13,9 +13,11 @@ import click
 
 from kiwi_worker.errors import KiwiWorkerError
 
-__all__ = ["COMMANDS", "LazyGroup"]
+__all__ = ["COMMANDS", "LazyGroup", "one_line"]
 
 MISSING_PART = 78
+DEFECT = 70
+"""What sysexits.h calls an internal software error: nothing that a person did."""
 INTERRUPTED = 130
 """128 + SIGINT, as a shell reports it; click's own 1 would say that the command failed."""
 CLOSED_PIPE = 1
@@ -98,6 +100,11 @@ class LazyGroup(click.Group):
         sys.exit(_status_of(run))
 
 
+def one_line(error: BaseException) -> str:
+    """The text of an error, its line ends taken out."""
+    return " ".join(str(error).split())
+
+
 def _load(name: str, home: _Home) -> click.Command:
     try:
         module = import_module(f"kiwi_worker.cli.{home.module}")
@@ -126,7 +133,7 @@ def _status_of(run: Callable[[], Any]) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except KiwiWorkerError as error:
-        click.echo(f"kiwi-worker: {error}", err=True)
+        click.echo(f"kiwi-worker: {one_line(error)}", err=True)
         return error.exit_status
     except click.Abort:
         click.echo("kiwi-worker: interrupted", err=True)
@@ -135,6 +142,15 @@ def _status_of(run: Callable[[], Any]) -> int:
         # What is still buffered has no reader; without this the interpreter would complain of it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        name = type(error).__name__
+        click.echo(
+            f"kiwi-worker: defect: {name}: {one_line(error)}; PYTHONDEVMODE=1 shows where: report it",
+            err=True,
+        )
+        return DEFECT
     return returned if isinstance(returned, int) else 0
 
 

@@ -20,6 +20,7 @@ from kiwi_worker.settings import CommandSettings, KiwiSettings, OrbitSettings, s
 from kiwi_worker.settings.command_line import CommandLine, command_line
 from kiwi_worker.worker import WorkerBase
 
+from .group import one_line
 from .logs import configure_logging
 from .options import check_options, config_option, options_of, settings_options
 from .report import report_lines
@@ -91,7 +92,7 @@ def _run(target: str, check: bool, show_traceback: bool, given: CommandLine) -> 
     if error is not None:
         if show_traceback:
             traceback.print_exception(error.__cause__ or error)
-        click.echo(f"kiwi-worker run: {' '.join(str(error).split())}", err=True)
+        click.echo(f"kiwi-worker run: {one_line(error)}", err=True)
     return status
 
 

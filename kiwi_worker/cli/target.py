@@ -13,6 +13,8 @@ from typing import Any
 from kiwi_worker.errors import DefinitionError, KiwiWorkerError
 from kiwi_worker.worker import WorkerBase
 
+from .group import one_line
+
 __all__ = ["DEFAULT_ATTRIBUTE", "load_workers"]
 
 DEFAULT_ATTRIBUTE = "worker"
@@ -66,7 +68,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _failed(name: str, error: BaseException) -> DefinitionError:
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return DefinitionError(
         f"importing {name} failed{_place_of(error)}: {type(error).__name__}{': ' if text else ''}{text}; "
         "see all of it with --traceback"
