@@ -91,6 +91,30 @@ class Context:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(request_id={self.request_id!r}, method={self.method!r})"
 
+    def _facts(self) -> dict[str, Any]:
+        """What another process makes the same context of, with `_made_of`; plain values only."""
+        return {"request_id": self.request_id, "settings": dict(self.settings)}
+
+    @classmethod
+    def _made_of(
+        cls,
+        work: Work,
+        facts: Mapping[str, Any],
+        *,
+        resources: Resources,
+        stopping: Callable[[], bool],
+        send_feedback: SendFeedback,
+    ) -> Context:
+        """The context that `_facts` were taken from, for the work in a handler process."""
+        return cls(
+            work,
+            request_id=facts["request_id"],
+            settings=ApplicationSettings(facts["settings"]),
+            resources=resources,
+            stopping=stopping,
+            send_feedback=send_feedback,
+        )
+
     @property
     def run(self) -> int:
         """Which run of this request it is, from 1; more only after the worker died while it ran."""

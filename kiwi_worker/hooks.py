@@ -54,6 +54,10 @@ class Hooks:
         self._starters.append((function.__name__, function))
         return function
 
+    def functions(self) -> list[Callable[..., Any]]:
+        """Every hook."""
+        return [hook for _, hook in self._starters] + self._stop_hooks
+
     def start(self, run_async: RunAsync) -> None:
         """Run the start hooks, in order; when one raises, those before it are undone.
 

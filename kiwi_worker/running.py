@@ -9,6 +9,7 @@ import traceback
 from typing import Any
 
 from kiwi_worker.errors import KiwiWorkerError
+from kiwi_worker.loading import end_loading
 from kiwi_worker.seat import Seat
 from kiwi_worker.signals import Signals, leave_at_once
 from kiwi_worker.watchdog import Watchdog
@@ -36,6 +37,7 @@ def run(*workers: WorkerBase[Any]) -> None:
 
 def run_to_status(*workers: WorkerBase[Any]) -> tuple[int, KiwiWorkerError | None]:
     """Like `run`, but gives the exit status and the error it comes from, if any."""
+    end_loading()
     seat = Seat.taken()
     if seat is None and max(worker.settings.processes for worker in workers) > 1:
         from kiwi_worker.supervisor import supervise

@@ -7,13 +7,16 @@ import inspect
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kiwi_worker.callables import is_async
+from kiwi_worker.context import Context
 from kiwi_worker.errors import DefinitionError, KiwiWorkerError, SettingsError, StartError
 from kiwi_worker.hooks import Hooks
+from kiwi_worker.loading import end_loading
 from kiwi_worker.methods import HandlerDefinition, Registry
 from kiwi_worker.settings import KiwiSettings, WorkerSettings, check_files
 from kiwi_worker.settings.command_line import load
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from kiwi_worker.engine.journal import Journal
     from kiwi_worker.engine.outcomes import Outcome
     from kiwi_worker.engine.processes import ProcessPool
+    from kiwi_worker.engine.processes.origin import Origin
     from kiwi_worker.engine.supervision import Crew
     from kiwi_worker.engine.work import Work
     from kiwi_worker.kiwi.binding import KiwiBinding
@@ -35,6 +39,9 @@ __all__ = ["Worker", "WorkerBase"]
 _logger = logging.getLogger("kiwi_worker.worker")
 
 _NOT_YET = ("health_port", "health_file", "metrics_port")
+
+LEAST_CLOSE_SECONDS = 0.25
+"""How long handler processes may take for their stop hooks, when the grace period is used up."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SettingsType = TypeVar("SettingsType", bound=WorkerSettings)
@@ -48,6 +55,7 @@ class WorkerBase(Generic[SettingsType]):
     """
 
     _settings_type: type[SettingsType]
+    _context_type: type[Context] = Context
 
     def __init__(self, **keywords: Any) -> None:
         self.keywords = keywords
@@ -121,6 +129,7 @@ class WorkerBase(Generic[SettingsType]):
                 raise SettingsError(
                     self.settings.written_as(key), "is not available in this version yet; leave it out"
                 )
+        self._find_origin()
         plain = [definition.name for _, definition in self._definitions() if not definition.is_async]
         for middleware in self._around:
             if plain and (is_async(middleware) or inspect.isasyncgenfunction(inspect.unwrap(middleware))):
@@ -136,6 +145,7 @@ class WorkerBase(Generic[SettingsType]):
             StartError: the worker could not start; nothing is left running.
             SettingsError, DefinitionError: see `check`.
         """
+        end_loading()
         self.check()
         with self._lock:
             if self._engine is not None:
@@ -178,26 +188,44 @@ class WorkerBase(Generic[SettingsType]):
                 report_limit=settings.report_limit,
                 time_limit=settings.time_limit,
                 grace_period=settings.grace_period,
+                process_pool_size=self._pool_size,
+                max_result_bytes=settings.max_result_bytes,
             ),
             around=tuple(self._around),
             journal=journal,
             run_in_process=self._run_in_process,
         )
 
-    def _run_in_process(self, work: Work) -> Outcome:
+    def _find_origin(self) -> Origin | None:
+        if not any(definition.options.executor == "process" for _, definition in self._definitions()):
+            return None
+        from kiwi_worker.engine.processes import origin_of
+
+        return origin_of(self)
+
+    def _run_in_process(self, work: Work, begin: Callable[[], None]) -> Outcome:
         engine = self._engine
         assert engine is not None
-        return self._pool().run(work, lambda: engine.context_of(work))
+        return self._pool().run(work, engine.context_of(work), begin)
+
+    @property
+    def _pool_size(self) -> int:
+        return self.settings.process_pool_size or os.cpu_count() or 1
 
     def _pool(self) -> ProcessPool:
         with self._lock:
             if self._processes is None:
-                from kiwi_worker.engine.processes import ProcessPool
+                from kiwi_worker.engine.processes import PoolLimits, ProcessPool
 
-                settings = self.settings
-                size = settings.process_pool_size or os.cpu_count() or 1
-                recycle = settings.process_recycle_calls, settings.process_recycle_memory
-                self._processes = ProcessPool(size, *recycle)
+                settings, origin = self.settings, self._find_origin()
+                assert origin is not None
+                limits = PoolLimits(
+                    self._pool_size,
+                    settings.process_recycle_calls,
+                    settings.process_recycle_memory,
+                    settings.max_result_bytes,
+                )
+                self._processes = ProcessPool(origin, limits)
             return self._processes
 
     def _open_journal(self) -> Journal | None:
@@ -243,11 +271,14 @@ class WorkerBase(Generic[SettingsType]):
             self._stopped.wait()
             return self._clean
         self._clean = False
+        end = time.monotonic() + self.settings.grace_period
+        if self._processes is not None:
+            self._processes.stop()
         try:
             self._clean = engine.stop(hurry=hurry or _never, last=self._hooks.stop, started=self._started)
         finally:
             if self._processes is not None:
-                self._processes.close()
+                self._processes.close(max(LEAST_CLOSE_SECONDS, end - time.monotonic()))
             self._release()
             with self._lock:
                 self._engine = self._stopper = self._processes = None

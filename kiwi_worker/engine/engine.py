@@ -62,6 +62,8 @@ class Limits(NamedTuple):
     report_limit: float = 5.0
     time_limit: float | None = None
     grace_period: float = 30.0
+    process_pool_size: int = 1
+    max_result_bytes: int | None = None
 
 
 class Running(NamedTuple):
@@ -94,7 +96,7 @@ class Engine:
         limits: Limits,
         around: Sequence[Around] = (),
         journal: Journal | None = None,
-        run_in_process: Callable[[Work], Outcome],
+        run_in_process: Callable[[Work, Callable[[], None]], Outcome],
     ) -> None:
         self._binding = binding
         self._limits = limits
@@ -116,6 +118,7 @@ class Engine:
             outcome_of_error=lambda work, error: self.runner.outcome_of_error(work, error),
             finish=lambda work, outcome: self.runner.finish(work, outcome),
             start=start,
+            max_result_bytes=limits.max_result_bytes,
         )
         self.runner = Runner(
             binding=binding,
@@ -126,6 +129,7 @@ class Engine:
             report_limit_seconds=limits.report_limit,
             start_async=self.loop.submit,
             run_in_process=run_in_process,
+            max_result_bytes=limits.max_result_bytes,
             resume=self._resume,
             on_forgotten=lambda: self.slots.backlog.nudge(),
         )
@@ -148,16 +152,19 @@ class Engine:
     def _served(
         self, definitions: Iterable[tuple[Any, HandlerDefinition]], needs_context: bool
     ) -> dict[Any, Served]:
-        shared = Gate(self._limits.async_concurrency)
-        self._gates = [shared]
-        return {key: self._serve_one(definition, shared, needs_context) for key, definition in definitions}
+        on_loop, in_process = Gate(self._limits.async_concurrency), Gate(self._limits.process_pool_size)
+        self._gates = [on_loop, in_process]
+        return {
+            key: self._serve_one(definition, on_loop if definition.is_async else in_process, needs_context)
+            for key, definition in definitions
+        }
 
     def _serve_one(self, definition: HandlerDefinition, shared: Gate, needs_context: bool) -> Served:
         gates = []
         if definition.options.concurrency is not None:
             gates.append(Gate(definition.options.concurrency))
             self._gates += gates
-        if definition.is_async:
+        if definition.is_async or definition.options.executor == "process":
             # The last one, so that what waits for its own method's limit takes no place of the others.
             gates.append(shared)
         return Served(

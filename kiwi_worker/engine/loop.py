@@ -26,6 +26,7 @@ class AsyncExecutor:
         outcome_of_error: what an exception of a handler comes to.
         finish: takes the outcome of each piece of work.
         start: starts the thread, with a task name and what it runs.
+        max_result_bytes: the longest a result may be; None for any length.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class AsyncExecutor:
         outcome_of_error: Callable[[Work, BaseException], Outcome],
         finish: Callable[[Work, Outcome], None],
         start: Callable[[str, Callable[[], None]], object],
+        max_result_bytes: int | None = None,
     ) -> None:
         self._around = around
         self._outcome_of_error = outcome_of_error
         self._finish = finish
         self._start = start
+        self._max_result_bytes = max_result_bytes
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -139,7 +142,7 @@ class AsyncExecutor:
 
     async def _run(self, work: Work, make: Callable[[], Any]) -> None:
         try:
-            outcome = outcome_of(Ending.RETURNED, await self._call(work, make))
+            outcome = outcome_of(Ending.RETURNED, await self._call(work, make), self._max_result_bytes)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its call and no more
             outcome = self._outcome_of_error(work, error)
         self._finish(work, outcome)

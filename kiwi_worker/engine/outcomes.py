@@ -64,16 +64,17 @@ class Outcome:
         return f"Outcome({self.ending.value})"
 
 
-def outcome_of(ending: Ending, value: object = None) -> Outcome:
+def outcome_of(ending: Ending, value: object = None, max_bytes: int | None = None) -> Outcome:
     """The outcome of an ending.
 
     Args:
         ending: how the work ended.
         value: the result when it returned, the exception when one is the cause, else a text or None.
+        max_bytes: the longest a result may be; None for any length.
     """
     if ending is Ending.RETURNED:
         try:
-            return Outcome(ending, encode_result(value))
+            return Outcome(ending, encode_result(value, max_bytes))
         except UnencodableResult as error:
             return Outcome(Ending.UNENCODABLE_RESULT, text=str(error), error_type="UnencodableResult")
     if not isinstance(value, BaseException):

@@ -71,7 +71,9 @@ class Runner:
         timekeeper: wakes at time limits.
         report_limit_seconds: how long an answer is tried where it was made.
         start_async: hands work to the event loop: the work, and a function that makes the awaitable.
-        run_in_process: runs a call in a process of its own and waits for its outcome.
+        run_in_process: runs a call in a process of its own and waits for its outcome; calls what it is given
+            when the call's time begins.
+        max_result_bytes: the longest a result may be; None for any length.
         resume: takes work that had to wait at a gate.
         on_forgotten: called when the journal has one entry less.
     """
@@ -86,7 +88,8 @@ class Runner:
         timekeeper: Timekeeper,
         report_limit_seconds: float,
         start_async: Callable[[Work, Callable[[], Any]], None],
-        run_in_process: Callable[[Work], Outcome],
+        run_in_process: Callable[[Work, Callable[[], None]], Outcome],
+        max_result_bytes: int | None = None,
         resume: Callable[[Work], None],
         on_forgotten: Callable[[], None],
     ) -> None:
@@ -98,6 +101,7 @@ class Runner:
         self._report_limit = report_limit_seconds
         self._start_async = start_async
         self._run_in_process = run_in_process
+        self._max_result_bytes = max_result_bytes
         self._resume = resume
         self._on_forgotten = on_forgotten
         self.running: dict[str, Work] = {}
@@ -127,8 +131,8 @@ class Runner:
         if served is None:
             outcome = work.refusal
         elif served.runs_in_process:
-            self._watch_time(work, served)
-            outcome = self._run_in_process(work)
+            # Its time does not run while a process for it has to be started.
+            outcome = self._run_in_process(work, partial(self._begin_again, work, served))
         else:
             outcome = self._call(work, served)
         if outcome is None:
@@ -193,7 +197,12 @@ class Runner:
         if is_awaitable(result):
             self._start_async(work, lambda: result)
             return None
-        return outcome_of(Ending.RETURNED, result)
+        return outcome_of(Ending.RETURNED, result, self._max_result_bytes)
+
+    def _begin_again(self, work: Work, served: Served) -> None:
+        work.started_at = monotonic()
+        if work.cause is None:
+            self._watch_time(work, served)
 
     def _watch_time(self, work: Work, served: Served) -> None:
         since = work.started_at or monotonic()

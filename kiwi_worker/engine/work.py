@@ -115,6 +115,7 @@ class Work:
         context: what its handler sees; None until one is wanted.
         entered: how many gates it has passed.
         stop: how its executor makes the handler stop; None when it has no way.
+        on_told: how its executor lets a handler elsewhere see that it should stop; None when it is here.
         alarm: what rings at its method's time limit.
         outer_alarm: what rings at `outer_deadline`.
         slot_lost: whether its handler still holds a slot after it was answered.
@@ -132,6 +133,7 @@ class Work:
         "key",
         "name",
         "needs_claim",
+        "on_told",
         "outer_alarm",
         "outer_deadline",
         "params",
@@ -173,6 +175,7 @@ class Work:
         self.outer_alarm: Alarm | None = None
         self.slot_lost = False
         self.stop: Callable[[], None] | None = None
+        self.on_told: Callable[[Ending], None] | None = None
         self._cancelled: threading.Event | None = None
 
     def __repr__(self) -> str:
@@ -199,6 +202,8 @@ class Work:
             self.cause = cause
         if self._cancelled is not None:
             self._cancelled.set()
+        if self.on_told is not None:
+            self.on_told(cause)
 
     @property
     def may_be_answered(self) -> bool:

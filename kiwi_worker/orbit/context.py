@@ -64,12 +64,12 @@ class TaskContext(Context):
         self.redelivery = assignment.redelivery
         self.deadline_ms = assignment.deadline_ms
 
-    def facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """What another process makes the same context of."""
         return {name: getattr(self, name) for name in _OWN} | {"token": self.request_id}
 
     @classmethod
-    def made_of(
+    def _made_of(
         cls,
         work: Work,
         facts: Mapping[str, Any],
@@ -78,7 +78,7 @@ class TaskContext(Context):
         stopping: Callable[[], bool],
         send_feedback: SendFeedback,
     ) -> TaskContext:
-        """The context that `facts` were taken from, for the work in a handler process."""
+        """The context that `_facts` were taken from, for the work in a handler process."""
         from kiwi_worker.orbit.wire import Assignment
 
         assignment = Assignment(task_name=work.name, contract_version="", **facts)

@@ -80,6 +80,11 @@ class WorkerSettings(Settings):
         "the number of unsent answers at which no more work is taken",
         default=10_000,
     )
+    max_result_bytes: int = setting(
+        Whole(1024),
+        "the size of the largest result that is sent, in bytes; a larger one is answered as an error",
+        default=256 * 2**20,
+    )
     expose_errors: bool = setting(
         Flag(),
         "whether callers see the type and text of an error in a handler",

@@ -20,6 +20,7 @@ SAMPLES: dict[str, Any] = {
     "start_limit": 60,
     "report_limit": 2.5,
     "outbox_limit": 12,
+    "max_result_bytes": 5000,
     "expose_errors": False,
     "journal": "/var/lib/kiwi/journal",
     "journal_sync": "interval",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .pool import ProcessPool
+from .origin import origin_of
+from .pool import PoolLimits, ProcessPool
 
-__all__ = ["ProcessPool"]
+__all__ = ["PoolLimits", "ProcessPool", "origin_of"]
