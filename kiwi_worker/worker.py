@@ -40,7 +40,7 @@ _logger = logging.getLogger("kiwi_worker.worker")
 
 _NOT_YET = ("health_port", "health_file", "metrics_port")
 
-LEAST_CLOSE_SECONDS = 0.25
+LEAST_CLOSE_SECONDS = 0.2
 """How long handler processes may take for their stop hooks, when the grace period is used up."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])

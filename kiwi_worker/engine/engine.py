@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kiwi_worker.engine.binding import Binding, Report
+from kiwi_worker.engine.forks import watch_forks
 from kiwi_worker.engine.journal import Journal
 from kiwi_worker.engine.loop import AsyncExecutor
 from kiwi_worker.engine.outbox import Outbox
@@ -133,6 +134,7 @@ class Engine:
             resume=self._resume,
             on_forgotten=lambda: self.slots.backlog.nudge(),
         )
+        watch_forks(self.runner)
         self.slots = Slots(
             limits.concurrency, binding=binding, runner=self.runner, may_poll=self._may_poll, start=start
         )

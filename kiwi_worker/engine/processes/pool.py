@@ -80,9 +80,8 @@ class ProcessPool:
             return self._not_started(work, error)
         number = next(self._numbers)
         begin()
-        work.on_told = lambda cause: child.tell(Told(number, cause.value))
         try:
-            ended = self._converse(child, self._call(number, work, context), context)
+            ended = self._converse(child, self._call(number, work, context), work, context)
         finally:
             work.on_told = work.stop = None
             self._release(child)
@@ -110,9 +109,12 @@ class ProcessPool:
             self._limits.longest_result,
         )
 
-    def _converse(self, child: Child, call: Call, context: Context) -> Ended | None:
+    def _converse(self, child: Child, call: Call, work: Work, context: Context) -> Ended | None:
         try:
             child.send(call)
+            work.on_told = lambda cause: child.tell(Told(call.number, cause.value))
+            if work.cause is not None:
+                work.on_told(work.cause)
             while (message := child.receive()) is not None:
                 if isinstance(message, Logged):
                     write_record(message)

@@ -22,6 +22,7 @@ import msgspec
 
 from kiwi_worker.callables import is_awaitable
 from kiwi_worker.context import Context
+from kiwi_worker.engine.forks import leave_copy
 from kiwi_worker.engine.loop import AsyncExecutor
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
 from kiwi_worker.engine.processes.frames import (
@@ -154,7 +155,7 @@ class _HandlerProcess:
         self._number, self._work, self._listening = call.number, work, True
         outcome = self._outcome(call, work)
         if self._is_copy:
-            _leave_copy(outcome)
+            leave_copy(None)
         self._work, self._listening = None, False
         self._send(Ended.of(call.number, outcome, resident_mib()))
 
@@ -181,7 +182,9 @@ class _HandlerProcess:
         return self._loop.call(lambda: _awaited(result)) if is_awaitable(result) else result
 
     def _raised(self, work: Work, error: BaseException) -> Outcome:
-        if not isinstance(error, DeliberateError) and not self._is_copy:
+        if self._is_copy:
+            leave_copy(error)
+        if not isinstance(error, DeliberateError):
             extra = {"action": "handler_raised", "request_id": work.key, "method": work.name}
             _logger.error("the handler of %s raised", work.name, exc_info=error, extra=extra)
         return outcome_of(Ending.RAISED, error)
@@ -227,16 +230,6 @@ class _HandlerProcess:
         self._is_copy = True
         self._calls.close()
         self._control.close()
-
-
-def _leave_copy(outcome: Outcome) -> None:
-    """A copy came to the end of the handler: it ends like a program does."""
-    if outcome.ending is Ending.RETURNED:
-        os._exit(0)
-    if outcome.error_type == "SystemExit":
-        os._exit(int(outcome.text) if outcome.text.isdigit() else bool(outcome.text))
-    print(f"{outcome.error_type}: {outcome.text}", file=sys.stderr, flush=True)  # noqa: T201 - as Python does
-    os._exit(1)
 
 
 def _start_thread(task: str, run: Callable[[], None]) -> threading.Thread:
