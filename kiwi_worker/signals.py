@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -63,6 +64,7 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._mask_before: Any = None
         self._wakeup_before = -1
+        _restore_in_copies(self)
 
     def __enter__(self) -> Signals:
         self._near.setblocking(False)
@@ -72,16 +74,23 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            # None: it was installed by other than Python code, and cannot be put back.
-            signal.signal(number, signal.SIG_DFL if before is None else before)
-        if self.installed:
-            signal.set_wakeup_fd(self._wakeup_before)
-            self.installed = False
+        self._restore(self._wakeup_before)
         if self._mask_before is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
         self._near.close()
         self._far.close()
+
+    def _restore(self, wakeup: int) -> None:
+        if self.installed:
+            self.installed = False
+            signal.set_wakeup_fd(wakeup)
+            for number, before in self._before.items():
+                # None: it was installed by other than Python code, and cannot be put back.
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+
+    def forked(self) -> None:
+        """In a copy of this process: its signals are its own, and must not be told to the worker."""
+        self._restore(-1)
 
     def fileno(self) -> int:
         """The descriptor that numbers of signals can be read from."""
@@ -144,6 +153,22 @@ class Signals:
         except BlockingIOError:
             pass
         return [sock for sock in also if sock in ready]
+
+
+_entered: weakref.WeakSet[Signals] = weakref.WeakSet()
+_state = {"registered": False}
+
+
+def _restore_in_copies(signals: Signals) -> None:
+    _entered.add(signals)
+    if not _state["registered"] and hasattr(os, "register_at_fork"):
+        _state["registered"] = True
+        os.register_at_fork(after_in_child=_restore_all)
+
+
+def _restore_all() -> None:
+    for signals in list(_entered):
+        signals.forked()
 
 
 def _readable(sockets: list[socket.socket], seconds: float | None) -> list[socket.socket]:

@@ -39,7 +39,7 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 STEADY_SECONDS = 30.0
 """A process that lived so long is not one that keeps failing."""
-START_ATTEMPTS = 6
+START_ATTEMPTS = 5
 """How often in a row a process may end before it has started; then the program is what fails."""
 END_SECONDS = 3.0
 """How long a process may take to end once it closed its socket."""

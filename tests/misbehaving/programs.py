@@ -35,7 +35,10 @@ class Program:
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
         self.errors_file = folder / "errors.txt"
         with self.errors_file.open("wb") as errors:
-            self.popen = subprocess.Popen(command, cwd=folder, env=environment, stderr=errors)
+            # A group of its own, so that signals for all of it do not reach the tests.
+            self.popen = subprocess.Popen(
+                command, cwd=folder, env=environment, stderr=errors, start_new_session=True
+            )
         self.pid = self.popen.pid
 
     def signal(self, number: int = signal.SIGTERM) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,15 @@ async def fork_on_the_loop() -> list[int]:
     return fork_and_return()
 
 @worker.method
+def use_multiprocessing() -> int:
+    import multiprocessing
+    pool = multiprocessing.get_context("fork").Pool(2)
+    total = sum(pool.map(abs, [-1, -2, 3]))
+    pool.terminate()
+    pool.join()
+    return total
+
+@worker.method
 def mask_of_a_subprocess() -> str:
     read = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
     return subprocess.run([sys.executable, "-c", read], capture_output=True, text=True).stdout.strip()
@@ -217,6 +227,18 @@ def test_a_copy_that_a_handler_made_by_forking_never_speaks_for_the_worker(
         assert program.end() == 0
         assert "ValueError: in the copy" in program.errors
     server.assert_protocol_kept()
+
+
+def test_signals_to_copies_of_the_worker_do_not_stop_it(server: Any, tmp_path: Path) -> None:
+    with running(BODY, server, tmp_path, grace_period=0) as program:
+        answer = server.wait_for_response(server.enqueue("use_multiprocessing"), LIMIT_SECONDS)
+        assert answer["result"] == 6
+        # As long as a watchdog that took the copies' SIGTERM for the worker's would have left it.
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            server.assert_answered_once(server.enqueue("ruin", {"what": "nothing"}), "success")
+        program.signal()
+        assert program.end() == 0
 
 
 def test_report_64_a_subprocess_of_a_handler_has_an_empty_signal_mask(server: Any, tmp_path: Path) -> None:

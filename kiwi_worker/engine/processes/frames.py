@@ -18,6 +18,7 @@ from kiwi_worker.engine.outcomes import Ending, Outcome
 from kiwi_worker.engine.processes.origin import Origin
 
 __all__ = [
+    "Begun",
     "Call",
     "Ended",
     "Failed",
@@ -99,6 +100,12 @@ class Failed(msgspec.Struct, array_like=True, tag="failed"):
     traceback: str
 
 
+class Begun(msgspec.Struct, array_like=True, tag="begun"):
+    """The process takes the call; before that it had no effect, and another process may take it."""
+
+    number: int
+
+
 class Feedback(msgspec.Struct, array_like=True, tag="feedback"):
     """Feedback that a handler gave; what is no string is JSON text already."""
 
@@ -142,7 +149,7 @@ class Ended(msgspec.Struct, array_like=True, tag="ended"):
 
 
 FromWorker = Hello | Call | Told | Stopping
-FromChild = Ready | Failed | Feedback | Logged | Ended
+FromChild = Ready | Failed | Begun | Feedback | Logged | Ended
 
 _encode = msgspec.msgpack.Encoder(enc_hook=str).encode
 decoder_of: dict[Any, Callable[[bytes], Any]] = {

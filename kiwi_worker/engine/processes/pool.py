@@ -14,16 +14,18 @@ import msgspec
 from kiwi_worker.context import Context
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
 from kiwi_worker.engine.processes.child import Child, ChildFailed
-from kiwi_worker.engine.processes.frames import Call, Ended, Feedback, Logged, Stopping, Told
+from kiwi_worker.engine.processes.frames import Begun, Call, Ended, Feedback, Logged, Stopping, Told
 from kiwi_worker.engine.processes.origin import Origin
 from kiwi_worker.engine.processes.records import write_record
-from kiwi_worker.engine.work import Work
+from kiwi_worker.engine.processes.starter import Starter
+from kiwi_worker.engine.work import Served, Work
 
 __all__ = ["PoolLimits", "ProcessPool"]
 
 _logger = logging.getLogger("kiwi_worker.engine")
 
-START_ATTEMPTS = 2
+ATTEMPTS = 3
+"""How many processes a call is offered, when they end before they have taken it."""
 RETIRE_SECONDS = 10.0
 """How long a process that is replaced may take over its stop hooks."""
 LOOK_SECONDS = 0.02
@@ -54,7 +56,7 @@ class ProcessPool:
     """
 
     def __init__(self, origin: Origin, limits: PoolLimits) -> None:
-        self._origin = origin
+        self._starter = Starter(lambda: Child(origin))
         self._limits = limits
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -72,60 +74,44 @@ class ProcessPool:
         Args:
             work: the call; stopping it kills the process.
             context: feedback goes through it, and the process makes its own like it.
-            begin: called when a process is there to take the call: from then on its time counts.
+            begin: called when a process has taken the call: from then on its time counts.
         """
-        try:
-            child = self._take(work)
-        except (ChildFailed, OSError) as error:
-            return self._not_started(work, error)
-        number = next(self._numbers)
-        begin()
-        try:
-            ended = self._converse(child, self._call(number, work, context), work, context)
-        finally:
-            work.on_told = work.stop = None
-            self._release(child)
-        if ended is None:
-            return self._lost(child, work)
-        child.calls += 1
-        child.memory_mib = ended.memory_mib
-        self._put_back(child)
-        return ended.outcome
+        for attempt in itertools.count(1):
+            try:
+                child = self._take(work)
+            except (ChildFailed, OSError) as error:
+                return self._not_started(work, error)
+            talk = _Talk(child, self._call(work, context), work, context, begin)
+            try:
+                ended = talk.hold()
+            finally:
+                work.on_told = work.stop = None
+                self._release(child)
+            if ended is not None:
+                child.calls += 1
+                child.memory_mib = ended.memory_mib
+                self._put_back(child)
+                return ended.outcome
+            lost = self._lost(child, work)
+            if talk.begun or attempt == ATTEMPTS or work.cause is not None:
+                return lost
+        raise AssertionError
 
-    def _call(self, number: int, work: Work, context: Context) -> Call:
+    def _call(self, work: Work, context: Context) -> Call:
         served = work.served
         assert served is not None
-        left = None if work.deadline is None else max(0.0, work.deadline - time.monotonic())
         return Call(
-            number,
+            next(self._numbers),
             served.definition.key,  # type: ignore[arg-type]
             work.key,
             work.name,
             work.run,
             _params(work.params),
-            left,
+            _seconds_left(work, served),
             context._facts() if served.wants_context else None,
             self._stopping,
             self._limits.longest_result,
         )
-
-    def _converse(self, child: Child, call: Call, work: Work, context: Context) -> Ended | None:
-        try:
-            child.send(call)
-            work.on_told = lambda cause: child.tell(Told(call.number, cause.value))
-            if work.cause is not None:
-                work.on_told(work.cause)
-            while (message := child.receive()) is not None:
-                if isinstance(message, Logged):
-                    write_record(message)
-                elif isinstance(message, Feedback):
-                    if message.number == call.number:
-                        context.feedback(message.content, message.kind, message.persist)
-                elif isinstance(message, Ended) and message.number == call.number:
-                    return message
-        except OSError:
-            pass
-        return None
 
     def _take(self, work: Work) -> Child:
         for attempt in itertools.count(1):
@@ -140,7 +126,7 @@ class ProcessPool:
             except ChildFailed as error:
                 self._release(child)
                 child.discard()
-                if not error.again or attempt == START_ATTEMPTS or work.cause is not None:
+                if not error.again or attempt == ATTEMPTS or work.cause is not None:
                     work.stop = None
                     raise
             else:
@@ -159,7 +145,7 @@ class ProcessPool:
 
     def _new_child(self) -> Child:
         self.started += 1
-        child = Child(self._origin)
+        child = self._starter.start()
         _logger.debug("handler process %d started", child.pid, extra={"action": "handler_process_started"})
         return child
 
@@ -244,6 +230,62 @@ class ProcessPool:
             time.sleep(LOOK_SECONDS)
         for child in leaving:
             child.discard()
+        self._starter.close()
+
+
+class _Talk:
+    """What is said about one call.
+
+    Attributes:
+        begun: whether the process took it.
+    """
+
+    def __init__(
+        self, child: Child, call: Call, work: Work, context: Context, begin: Callable[[], None]
+    ) -> None:
+        self.begun = False
+        self._child = child
+        self._call = call
+        self._work = work
+        self._context = context
+        self._begin = begin
+
+    def hold(self) -> Ended | None:
+        """Give the process its call and hear it out; None when it is gone without an end."""
+        child, number = self._child, self._call.number
+        try:
+            child.send(self._call)
+            while (message := child.receive()) is not None:
+                if isinstance(message, Ended) and message.number == number:
+                    return message
+                self._hear(message, number)
+        except OSError:
+            pass  # it is gone
+        return None
+
+    def _hear(self, message: Any, number: int) -> None:
+        if isinstance(message, Logged):
+            write_record(message)
+        elif message.number != number:
+            pass  # left over from the call before
+        elif isinstance(message, Begun):
+            self.begun = True
+            self._work.on_told = self._tell
+            self._begin()
+            if self._work.cause is not None:
+                self._tell(self._work.cause)
+        elif isinstance(message, Feedback):
+            self._context.feedback(message.content, message.kind, message.persist)
+
+    def _tell(self, cause: Ending) -> None:
+        self._child.tell(Told(self._call.number, cause.value))
+
+
+def _seconds_left(work: Work, served: Served) -> float | None:
+    limits = [] if served.time_limit is None else [served.time_limit]
+    if work.outer_deadline is not None:
+        limits.append(max(0.0, work.outer_deadline - time.monotonic()))
+    return min(limits, default=None)
 
 
 def _params(params: Any) -> bytes | None:

@@ -26,6 +26,7 @@ from kiwi_worker.engine.forks import leave_copy
 from kiwi_worker.engine.loop import AsyncExecutor
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
 from kiwi_worker.engine.processes.frames import (
+    Begun,
     Call,
     Ended,
     Failed,
@@ -46,12 +47,11 @@ from kiwi_worker.engine.runner import call_within
 from kiwi_worker.engine.work import Work
 from kiwi_worker.errors import DeliberateError, InvalidParameters
 from kiwi_worker.orphans import end_with_parent
+from kiwi_worker.signals import STOP_SIGNALS
 
 __all__ = ["main"]
 
 _logger = logging.getLogger("kiwi_worker.engine")
-
-_QUIETED = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def main(calls: int, control: int, worker: int) -> None:
@@ -71,12 +71,15 @@ def main(calls: int, control: int, worker: int) -> None:
 def _settle_in(worker: int) -> None:
     # Whether it goes on is the worker's decision, also when a service manager signals all processes at once.
     # A handler, unlike SIG_IGN, is not inherited by what a handler starts.
-    for name in _QUIETED:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda number, frame: None)
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stay)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
     end_with_parent(worker, signal.SIGKILL)
+
+
+def _stay(number: int, frame: object) -> None:
+    """The answer to a stop signal."""
 
 
 class _HandlerProcess:
@@ -153,6 +156,7 @@ class _HandlerProcess:
             work.deadline = time.monotonic() + call.seconds_left
         self._is_stopping |= call.is_stopping
         self._number, self._work, self._listening = call.number, work, True
+        self._send(Begun(call.number))
         outcome = self._outcome(call, work)
         if self._is_copy:
             leave_copy(None)
@@ -230,6 +234,9 @@ class _HandlerProcess:
         self._is_copy = True
         self._calls.close()
         self._control.close()
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is _stay:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _start_thread(task: str, run: Callable[[], None]) -> threading.Thread:
