@@ -8,7 +8,7 @@ import threading
 import traceback
 from typing import Any
 
-from kiwi_worker.errors import KiwiWorkerError
+from kiwi_worker.errors import KiwiWorkerError, SettingsError
 from kiwi_worker.loading import end_loading
 from kiwi_worker.seat import Seat
 from kiwi_worker.signals import Signals, leave_at_once
@@ -42,7 +42,10 @@ def run_to_status(*workers: WorkerBase[Any]) -> tuple[int, KiwiWorkerError | Non
     if seat is None and max(worker.settings.processes for worker in workers) > 1:
         from kiwi_worker.supervisor import supervise
 
-        return supervise(workers), None
+        try:
+            return supervise(workers), None
+        except SettingsError as error:
+            return error.exit_status, error
     if seat is not None:
         workers = seat.workers(workers)
     with (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-__all__ = ["STOP_SIGNALS", "Signals", "leave_at_once"]
+__all__ = ["STOP_SIGNALS", "Signals", "leave_at_once", "restore_in_copies"]
 
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
@@ -64,7 +64,9 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._mask_before: Any = None
         self._wakeup_before = -1
-        _restore_in_copies(self)
+        if _restore_entered not in _restorers:
+            restore_in_copies(_restore_entered)
+        _entered.add(self)
 
     def __enter__(self) -> Signals:
         self._near.setblocking(False)
@@ -156,17 +158,36 @@ class Signals:
 
 
 _entered: weakref.WeakSet[Signals] = weakref.WeakSet()
-_state = {"registered": False}
+_restorers: list[Callable[[], None]] = []
+_mask = threading.local()
 
 
-def _restore_in_copies(signals: Signals) -> None:
-    _entered.add(signals)
-    if not _state["registered"] and hasattr(os, "register_at_fork"):
-        _state["registered"] = True
-        os.register_at_fork(after_in_child=_restore_all)
+def restore_in_copies(restore: Callable[[], None]) -> None:
+    """Run something in every copy that forking makes of this process, before a stop signal can reach it.
+
+    Such a signal comes from whoever made the copy, and is to end it. With the handlers of the worker, and
+    their socket, it would be lost on the copy and stop the worker.
+    """
+    if not _restorers and hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_and_unblock)
+    _restorers.append(restore)
 
 
-def _restore_all() -> None:
+def _block() -> None:
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _restore_and_unblock() -> None:
+    for restore in _restorers:
+        restore()
+    _unblock()
+
+
+def _restore_entered() -> None:
     for signals in list(_entered):
         signals.forked()
 

@@ -274,7 +274,7 @@ class Supervisor:
         for process in self._processes:
             status = process.look()
             if status is not None and not process.may_go_on(status):
-                self._fatal = max(status, self._fatal or 0)
+                self._fatal = max(status, self._fatal or 1)
 
     def _stop(self, signals: Signals) -> None:
         self._send(signal.SIGTERM)

@@ -34,8 +34,8 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watchdog_pro
 
 def owns_process() -> bool:
     """Whether this process is there for the program that called us, and for nobody else."""
-    main = sys.modules.get("__main__")
-    started = getattr(main, "__file__", None) is not None or "-c" in sys.orig_argv
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    started = "-c" in sys.orig_argv if file is None else os.path.exists(file)
     return started and "_pytest.runner" not in sys.modules and "ipykernel" not in sys.modules
 
 

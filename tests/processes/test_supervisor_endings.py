@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import LIMIT_SECONDS, children_of, eventually, is_alive, running
+from programs import LIMIT_SECONDS, PACKAGES, children_of, eventually, is_alive, running
 
 from kiwi_worker import Worker
 from kiwi_worker.testing import MisbehavingServer
@@ -204,6 +204,7 @@ def test_a_program_from_standard_input_is_refused(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PACKAGES},
         timeout=LIMIT_SECONDS,
     )
     assert ended.returncode == 78

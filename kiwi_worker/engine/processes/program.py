@@ -47,7 +47,7 @@ from kiwi_worker.engine.runner import call_within
 from kiwi_worker.engine.work import Work
 from kiwi_worker.errors import DeliberateError, InvalidParameters
 from kiwi_worker.orphans import end_with_parent
-from kiwi_worker.signals import STOP_SIGNALS
+from kiwi_worker.signals import STOP_SIGNALS, restore_in_copies
 
 __all__ = ["main"]
 
@@ -73,6 +73,7 @@ def _settle_in(worker: int) -> None:
     # A handler, unlike SIG_IGN, is not inherited by what a handler starts.
     for number in STOP_SIGNALS:
         signal.signal(number, _stay)
+    restore_in_copies(_do_not_stay)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
     end_with_parent(worker, signal.SIGKILL)
@@ -80,6 +81,12 @@ def _settle_in(worker: int) -> None:
 
 def _stay(number: int, frame: object) -> None:
     """The answer to a stop signal."""
+
+
+def _do_not_stay() -> None:
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is _stay:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _HandlerProcess:
@@ -234,9 +241,6 @@ class _HandlerProcess:
         self._is_copy = True
         self._calls.close()
         self._control.close()
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is _stay:
-                signal.signal(number, signal.SIG_DFL)
 
 
 def _start_thread(task: str, run: Callable[[], None]) -> threading.Thread:
