@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
-__all__ = ["end_with_parent"]
+__all__ = ["end_with_parent", "ending_with_us"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,3 +28,20 @@ def end_with_parent(parent: int, number: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         signal.raise_signal(number)
+
+
+def ending_with_us(arguments: Sequence[str]) -> list[str]:
+    """A command that runs Python with these arguments, and gets SIGTERM when this process ends.
+
+    On Linux. It has to be started by the main thread: the kernel takes a thread for the parent.
+    """
+    return [sys.executable, "-m", "kiwi_worker.orphans", str(os.getpid()), *arguments]
+
+
+def _main(parent: str, *arguments: str) -> None:
+    end_with_parent(int(parent), signal.SIGTERM)
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

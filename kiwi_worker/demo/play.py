@@ -13,7 +13,7 @@ from kiwi_worker.client import Client, Feedback, Outcome
 
 __all__ = ["ACTS", "Act", "Line", "Stage"]
 
-LOCKED_CALLS = 8
+LOCKED_CALLS = 24
 PAUSES = 20
 TIMEOUT_SECONDS = 20.0
 
@@ -95,7 +95,7 @@ def _locked(stage: Stage) -> tuple[str, bool]:
     by = Counter(str(outcome.result) for outcome in outcomes)
     once = all(outcome.status == "success" for outcome in outcomes) and all(runs[one] == 1 for one in ids)
     shares = ", ".join(f"{count} by {worker}" for worker, count in sorted(by.items()))
-    return f"each run once: {shares}" if once else f"runs: {dict(runs)}", once
+    return f"{LOCKED_CALLS} calls, each run once: {shares}" if once else f"runs: {dict(runs)}", once
 
 
 def _followed(stage: Stage) -> tuple[str, bool]:
@@ -124,7 +124,7 @@ def _fetched(stage: Stage) -> tuple[str, bool]:
     stage.client.wait(request_id, timeout=TIMEOUT_SECONDS)
     outcome = stage.client.fetch(request_id)
     right = request_id == again and outcome.result == "hello later"
-    return f"{outcome.status}: {outcome.result!r}, one call for both keys", right
+    return f"{outcome.status}: {outcome.result!r}, one call for two with one key", right
 
 
 ACTS = [
@@ -133,10 +133,10 @@ ACTS = [
         "typed parameters",
         _returns("total", {"items": [{"name": "tea", "price": "2.50", "count": 4}]}, "10.00"),
     ),
-    Act(f"{LOCKED_CALLS} locked calls, both workers competing", _locked),
-    Act("a long task with progress feedback", _followed),
-    Act(f"{PAUSES} async calls at once", _at_once),
-    Act("a call fetched later, with an idempotency key", _fetched),
+    Act("locked, workers competing", _locked),
+    Act("a long task with feedback", _followed),
+    Act("async calls, all at once", _at_once),
+    Act("a call fetched later", _fetched),
     Act("a method nobody has", _refuses("goodbye", {}, "error", "hello")),
     Act(
         "bad parameters",

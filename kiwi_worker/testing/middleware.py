@@ -26,6 +26,7 @@ from types import TracebackType
 
 from ..client import Client
 from ..middleware.stores.directory import Directory
+from ..orphans import ending_with_us
 
 __all__ = ["MiddlewareProcess", "running_middleware"]
 
@@ -39,6 +40,8 @@ class MiddlewareProcess:
     Args:
         db: the SQLite file; a temporary one when left out.
         service_id: the service that is made in it, with fresh secrets.
+        ends_with_us: let it end, too, when this process is killed, and be out of reach of a terminal's
+            Ctrl-C; then start it in the main thread.
         settings: settings of the middleware, by key: `heartbeat_delay=0.2`.
 
     Attributes:
@@ -48,7 +51,12 @@ class MiddlewareProcess:
     """
 
     def __init__(
-        self, db: str | os.PathLike[str] | None = None, service_id: str = "demo", **settings: object
+        self,
+        db: str | os.PathLike[str] | None = None,
+        service_id: str = "demo",
+        *,
+        ends_with_us: bool = False,
+        **settings: object,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kiwi-middleware-") if db is None else None
         self.db = str(Path(self._folder.name) / "middleware.db") if self._folder is not None else str(db)
@@ -60,6 +68,7 @@ class MiddlewareProcess:
         self.output: list[str] = []
         self.process: subprocess.Popen[str] | None = None
         self._settings = {"port": 0, **settings}
+        self._ends_with_us = ends_with_us
         self._clients: list[Client] = []
         self._reader: threading.Thread | None = None
 
@@ -112,8 +121,15 @@ class MiddlewareProcess:
             RuntimeError: it ended instead; its output is in the text.
         """
         options = [f"--{key.replace('_', '-')}={value}" for key, value in self._settings.items()]
-        command = [sys.executable, "-m", "kiwi_worker.cli.middleware", "--db", self.db, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        arguments = ["-m", "kiwi_worker.cli.middleware", "--db", self.db, *options]
+        command = ending_with_us(arguments) if self._ends_with_us else [sys.executable, *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=self._ends_with_us,
+        )
         lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(
             target=self._read, args=(self.process, lines), name="middleware-output"
