@@ -11,6 +11,7 @@ from typing import Any
 from kiwi_worker.errors import KiwiWorkerError, SettingsError
 from kiwi_worker.loading import end_loading
 from kiwi_worker.seat import Seat
+from kiwi_worker.settings.command_line import is_importing
 from kiwi_worker.signals import Signals, leave_at_once
 from kiwi_worker.watchdog import Watchdog
 from kiwi_worker.worker import WorkerBase, error_of
@@ -25,9 +26,13 @@ UNFINISHED = 1
 def run(*workers: WorkerBase[Any]) -> None:
     """Run one worker, or several in one process, until a signal says stop or one of them has to.
 
+    In a module that `kiwi-worker run` imports it does nothing: the command runs the worker afterwards.
+
     Raises:
         SystemExit: with the exit status of the documentation when it is not 0.
     """
+    if is_importing():
+        return
     status, error = run_to_status(*workers)
     if error is not None:
         print(f"kiwi-worker: {error}", file=sys.stderr)  # noqa: T201 - this is the main program

@@ -15,7 +15,7 @@ from typing import TypeVar
 from .base import Settings
 from .declare import settings_of
 
-__all__ = ["CommandLine", "command_line", "load"]
+__all__ = ["CommandLine", "command_line", "is_importing", "load"]
 
 S = TypeVar("S", bound=Settings)
 
@@ -67,3 +67,8 @@ def load(cls: type[S], keywords: Mapping[str, object]) -> S:
     """Settings for a worker that is made now, from all sources."""
     given = _current[-1] if _current else None
     return cls.load(keywords) if given is None else given.load(cls, keywords)
+
+
+def is_importing() -> bool:
+    """Whether a command imports a module just now, to run its workers afterwards."""
+    return bool(_current)

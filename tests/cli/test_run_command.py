@@ -114,6 +114,22 @@ def test_it_serves_until_a_signal_and_ends_with_0(
     assert server.shutdowns == ["w1"]
 
 
+def test_a_module_that_runs_its_worker_itself_is_run_once_and_not_by_a_check(
+    server: KiwiServer, folder: Path
+) -> None:
+    (folder / "script.py").write_text(MODULE + "\nworker.run()\n")
+    with running(folder, server.url, "--check", target="script") as run:
+        output, errors = run.process.communicate(timeout=LIMIT_SECONDS)
+        assert (run.process.returncode, errors) == (0, "")
+        assert output.endswith("all right; connected to nothing\n")
+    assert server.calls == []
+
+    with running(folder, server.url, "--version", "1.2.3", target="script") as run:
+        assert server.wait_for_registration()["version"] == "1.2.3"
+        assert run.ended(signal.SIGTERM)[0] == 0
+    assert len(server.registrations) == 1
+
+
 def test_workers_of_a_list_share_the_process(server: KiwiServer, folder: Path) -> None:
     with running(folder, server.url, target="tasks:both") as run:
         server.wait_for_registration(2)
