@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kiwi_worker.client import Client as CallingClient
 from kiwi_worker.orbit import Client
 from kiwi_worker.testing.middleware import MiddlewareProcess, running_middleware
 from kiwi_worker.testing.orbit_runtime import running_runtime
@@ -36,9 +38,11 @@ CALLS: list[tuple[str, str, Any, Any]] = [
 
 
 @contextmanager
-def run(module: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def run(module: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "kiwi_worker", "run", module], cwd=EXAMPLES, env={**os.environ, **environment}
+        [sys.executable, "-m", "kiwi_worker", "run", module, *arguments],
+        cwd=EXAMPLES,
+        env={**os.environ, **environment},
     )
     try:
         yield process
@@ -59,19 +63,53 @@ def middleware() -> Iterator[MiddlewareProcess]:
 def test_an_example_answers(
     middleware: MiddlewareProcess, module: str, method: str, params: Any, result: Any
 ) -> None:
+    with new_service(middleware) as (client, environment), run(module, "--run-mode=eager", **environment):
+        assert client.call(method, params, timeout=LIMIT_SECONDS) == result
+
+
+@contextmanager
+def new_service(middleware: MiddlewareProcess) -> Iterator[tuple[CallingClient, dict[str, str]]]:
+    """A client of a service of its own, and what its workers need in their environment."""
     service = middleware.with_new_service()
     environment = {
         "KIWI_MIDDLEWARE_URL": service.url,
         "KIWI_SERVICE_ID": service.service_id,
         "KIWI_AUTH_SECRET": service.worker_secret,
-        "KIWI_RUN_MODE": "eager",
     }
-    with run(module, **environment):
-        client = service.new_client()
-        try:
-            assert client.call(method, params, timeout=LIMIT_SECONDS) == result
-        finally:
-            client.close()
+    with service.new_client() as client:
+        yield client, environment
+
+
+def test_each_locked_call_is_run_by_one_of_two_workers(middleware: MiddlewareProcess) -> None:
+    seats = [f"{number}A" for number in range(20)]
+    with ExitStack() as stack:
+        client, environment = stack.enter_context(new_service(middleware))
+        for name in ("one", "two"):
+            stack.enter_context(run("locked", "--run-mode=eager", f"--worker-id={name}", **environment))
+        wait_for_workers(client, 2)
+        ids = [client.start("reserve", {"seat": seat}, lock=True) for seat in seats]
+        results = [str(client.wait(request_id, timeout=LIMIT_SECONDS).result) for request_id in ids]
+    assert [result.partition(" reserved by ")[0] for result in results] == seats
+    assert {result.partition(" reserved by ")[2] for result in results} <= {"one", "two"}
+
+
+def test_the_lazy_example_sleeps_until_it_is_woken(middleware: MiddlewareProcess) -> None:
+    with (
+        new_service(middleware) as (client, environment),
+        run("lazy_behind_a_firewall", "--wakeup-probe-service-port=0", **environment),
+    ):
+        wait_for_workers(client, 1)
+        assert client.workers()[0].run_mode == "Lazy"
+        # It looks for work by itself only every ten minutes.
+        result = client.call("nightly_report", {"day": "2027-01-31"}, timeout=LIMIT_SECONDS)
+    assert result == "report of 2027-01-31"
+
+
+def wait_for_workers(client: CallingClient, count: int) -> None:
+    until = time.monotonic() + LIMIT_SECONDS
+    while len(client.workers()) < count:
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_the_orbit_example_answers() -> None:
@@ -82,5 +120,5 @@ def test_the_orbit_example_answers() -> None:
 
 
 def test_every_example_is_tried() -> None:
-    tried = {module for module, *_ in CALLS} | {"orbit_greeter"}
+    tried = {module for module, *_ in CALLS} | {"orbit_greeter", "locked", "lazy_behind_a_firewall"}
     assert tried == {path.stem for path in EXAMPLES.glob("*.py")}
