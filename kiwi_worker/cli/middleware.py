@@ -12,7 +12,7 @@ import click
 from ..errors import KiwiWorkerError, SettingsError
 from ..middleware.settings import MiddlewareSettings
 from ..settings import CommandSettings
-from .options import config_option, settings_options
+from .options import config_option, options_of, settings_options
 
 if TYPE_CHECKING:
     from ..middleware.stores.directory import Directory
@@ -126,8 +126,8 @@ def service_set(obj: Mapping[str, Any], name: str, assignment: str, db: str | No
 
 
 def _run(options: Mapping[str, object], config: str | None) -> None:
-    log = CommandSettings.load(options=_of(CommandSettings, options))
-    settings = MiddlewareSettings.load(options=_of(MiddlewareSettings, options), config=config)
+    log = CommandSettings.load(options=options_of(CommandSettings, options))
+    settings = MiddlewareSettings.load(options=options_of(MiddlewareSettings, options), config=config)
     logging.basicConfig(level=log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
@@ -135,13 +135,6 @@ def _run(options: Mapping[str, object], config: str | None) -> None:
     except ImportError:
         raise SettingsError("middleware", MIDDLEWARE_EXTRA) from None
     serve(settings, lambda address: print(f"middleware listens on {address}", flush=True))  # noqa: T201
-
-
-def _of(cls: type[Any], options: Mapping[str, object]) -> dict[str, object]:
-    from ..settings import settings_of
-
-    keys = {setting.key for setting in settings_of(cls)}
-    return {key: value for key, value in options.items() if key in keys}
 
 
 D = TypeVar("D")
@@ -153,7 +146,7 @@ def _with_directory(obj: Mapping[str, Any], db: str | None, use: Callable[[Direc
     found: list[D] = []
 
     def work() -> None:
-        given = {**_of(MiddlewareSettings, obj["options"]), **({} if db is None else {"db": db})}
+        given = {**options_of(MiddlewareSettings, obj["options"]), **({} if db is None else {"db": db})}
         settings = MiddlewareSettings.load(options=given, config=obj["config"])
         with Directory(settings.db) as directory:
             found.append(use(directory))

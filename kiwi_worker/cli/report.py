@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,10 @@ def report_lines(worker: WorkerBase[Any]) -> Iterator[str]:
     yield from given
 
 
+_MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")
+"""`typing.` in `typing.Any`: where a type comes from is of no interest here."""
+
+
 class _AsWritten(str):
     """An annotation that was written as text, shown without quotes."""
 
@@ -41,7 +46,8 @@ def _signature(definition: HandlerDefinition) -> str:
     shown = signature.replace(
         parameters=parameters, return_annotation=_as_written(signature.return_annotation)
     )
-    return f"{definition.label.strip('`')}{shown}"
+    name = definition.label.replace("`", "")
+    return f"{name}{_MODULES.sub('', str(shown))}"
 
 
 def _as_written(annotation: Any) -> Any:

@@ -80,6 +80,25 @@ def test_check_prints_what_would_be_served_and_where_settings_come_from(folder: 
     )
 
 
+def test_check_prints_the_tasks_of_an_orbit_worker(folder: Path) -> None:
+    (folder / "orbit_tasks.py").write_text(
+        "from typing import Any\nfrom kiwi_worker.orbit import OrbitWorker\nworker = OrbitWorker()\n"
+        "@worker.task('greet', version='1.0.0')\n"
+        "def greet(input: dict[str, Any]) -> dict[str, Any]: return input\n"
+    )
+    ended = kiwi_worker(folder, "run", "orbit_tasks", "--check", "--worker-id", "w1")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == (
+        "OrbitWorker w1\n"
+        "  serves 1:\n"
+        "    greet 1.0.0(input: dict[str, Any]) -> dict[str, Any]\n"
+        "  settings:\n"
+        "    worker_id = 'w1'  (option: --worker-id)\n"
+        "all right; connected to nothing\n"
+    )
+
+
 def test_the_first_source_that_gives_a_value_wins(folder: Path) -> None:
     (folder / "kiwi.toml").write_text('concurrency = 2\nservice_id = "filed"\nwait = 7\n')
     ended = kiwi_worker(
