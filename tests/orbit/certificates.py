@@ -29,15 +29,20 @@ class Authority:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         builder = _builder(self._name, self._name, self._key)
-        self._certificate = builder.add_extension(x509.BasicConstraints(True, None), critical=True).sign(
-            self._key, hashes.SHA256()
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        self._certificate = (
+            builder.add_extension(x509.BasicConstraints(True, None), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(self._key, hashes.SHA256())
         )
         self.file = _write(folder / f"{name}.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def sign(self, common_name: str, dns_names: Sequence[str] = (), *, addresses: Sequence[str] = ()) -> Pair:
         """A certificate with these names."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_name(common_name), self._name, key)
+        # From Python 3.13 on a certificate has to say whose key signed it.
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = _builder(_name(common_name), self._name, key).add_extension(issuer, critical=False)
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         if names:
@@ -70,6 +75,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -94,6 +94,8 @@ class Certificates:
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.timezone.utc)
         own, authority = key.public_key(), self._key.public_key()
+        signs = isinstance(extension, x509.BasicConstraints)
+        usage = x509.KeyUsage(not signs, False, False, False, False, signs, signs, False, False)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -102,7 +104,8 @@ class Certificates:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(days=1))
             .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            .add_extension(extension, critical=signs)
+            .add_extension(usage, critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority), critical=False)
             .sign(self._key, hashes.SHA256())
