@@ -33,17 +33,21 @@ def commands_page() -> str:
     from kiwi_worker.cli import main
 
     sections = [f"{NOTE}# Commands\n"]
-    _describe(main, ["kiwi-worker"], sections)
+    _describe(main, "kiwi-worker", None, sections)
     return "\n".join(sections)
 
 
-def _describe(command: Any, path: list[str], sections: list[str]) -> None:
-    context = click.Context(command, info_name=" ".join(path), terminal_width=100)
+def _describe(command: Any, name: str, parent: click.Context | None, sections: list[str]) -> None:
+    context = click.Context(
+        command, parent=parent, info_name=name, terminal_width=100, **command.context_settings
+    )
+    # Before any command runs, and after: click keeps the help option of the first context that asks for it.
+    command._help_option = None
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
-    sections.append(f"## {' '.join(path)}\n\n```text\n{text}\n```\n")
+    sections.append(f"## {context.command_path}\n\n```text\n{text}\n```\n")
     if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            _describe(command.get_command(context, name), [*path, name], sections)
+        for each in command.list_commands(context):
+            _describe(command.get_command(context, each), each, context, sections)
 
 
 def api_page() -> str:
