@@ -43,7 +43,6 @@ class Lane:
         self.wire = wire
         self.failures = Backoff(0.2, 5.0)
         self.empties = Backoff(0.05, 1.0)
-        self.failing = False
 
     def close(self) -> None:
         """Close its connections."""
@@ -92,6 +91,7 @@ class OrbitBinding:
         self._pauses = Pauses(self._stopping)
         self._attempts = Attempts()
         self._sessions: Sessions | None = None
+        self._polls_fail = False
         self.on_dropped: Callable[[str], None] = lambda key: None
         self.registered = False
         self.rejected = 0
@@ -163,9 +163,10 @@ class OrbitBinding:
         assert self._sessions is not None
         self._sessions.prove(session)
         self._reached()
-        if lane.failing:
-            lane.failures.reset()
-            lane.failing = False
+        lane.failures.reset()
+        if self._polls_fail:
+            self._polls_fail = False
+            _logger.info("polls work again", extra={"action": "poll_worked"})
 
     def _poll_failed(self, lane: Lane, session: Session | None, error: KiwiWorkerError) -> None:
         assert self._sessions is not None
@@ -186,9 +187,9 @@ class OrbitBinding:
         refused = isinstance(error, Refused)
         if isinstance(error, Refused) and error.retry_seconds is not None:
             seconds = max(seconds, error.retry_seconds)
-        # Every slot meets the same outage, again and again; the first of each says it.
-        level = logging.DEBUG if lane.failing else logging.WARNING
-        lane.failing = True
+        # Every slot meets the same outage, again and again; the first says it.
+        level = logging.DEBUG if self._polls_fail else logging.WARNING
+        self._polls_fail = True
         _logger.log(
             level, "poll failed, next try in %.1f s: %s", seconds, error, extra={"action": "poll_failed"}
         )
