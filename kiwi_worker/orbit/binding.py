@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cachetools
-
 from kiwi_worker.context import Resources
 from kiwi_worker.engine.binding import ANSWERED, Report, Verdict, VerdictKind
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
 from kiwi_worker.engine.supervision import Crew
 from kiwi_worker.engine.work import Served, Work
-from kiwi_worker.errors import Ambiguous, KiwiWorkerError
+from kiwi_worker.errors import Ambiguous, KiwiWorkerError, ProtocolError, StartError
+from kiwi_worker.orbit.attempts import Attempts, Delivery
 from kiwi_worker.orbit.context import TaskContext
-from kiwi_worker.orbit.results import report_of, too_large
+from kiwi_worker.orbit.pauses import Pauses
+from kiwi_worker.orbit.results import is_abandoned, report_of, smaller
 from kiwi_worker.orbit.sessions import Session, Sessions
-from kiwi_worker.orbit.wire import Assignment, Refused, Wire
+from kiwi_worker.orbit.wire import LONGEST_WAIT_MS, Assignment, Refused, Wire
 from kiwi_worker.settings import OrbitSettings
 from kiwi_worker.transport import Backoff, is_transient
 
@@ -27,17 +27,22 @@ __all__ = ["OrbitBinding"]
 
 _logger = logging.getLogger("kiwi_worker.orbit")
 
-REMEMBER_CANCELS_SECONDS = 60.0
 ROUTES = {"complete": b"C", "fail": b"F"}
+CLOSE_SECONDS = 1.0
+"""How long after the grace period unregistering may still be under way."""
+LEAST_CLOSE_SECONDS = 0.3
+LONGEST_CLOSE_SECONDS = 5.0
+AT_ONCE_SECONDS = 0.5
+"""A poll that ends without a task so soon, and well before its wait, was not really waited for."""
 
 
 class Lane:
-    """What one thread calls through."""
+    """What one slot or reporter calls through."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.failures = Backoff(0.2, 5.0)
-        self.failing = False
+        self.empties = Backoff(0.05, 1.0)
 
     def close(self) -> None:
         """Close its connections."""
@@ -48,26 +53,19 @@ class Lane:
         self.wire.interrupt()
 
 
-class Delivery:
-    """One attempt as it was handed to us, and the tokens of further deliveries of it."""
-
-    __slots__ = ("also", "assignment", "session")
-
-    def __init__(self, assignment: Assignment, session: Session) -> None:
-        self.assignment = assignment
-        self.session = session
-        self.also: list[tuple[str, Session]] = []
-
-
 class OrbitBinding:
     """One worker's side of the protocol.
 
     Args:
         settings: of the worker.
-        make_wire: opens a connection for one thread.
+        make_wire: opens a connection for one thread; takes how long connecting may take, in seconds.
         crew: starts the heartbeat thread.
         resources: what start hooks made.
-        on_success: called after each result that the runtime answered.
+        on_success: called whenever the runtime answered something.
+
+    Attributes:
+        registered: whether the worker ever was.
+        rejected: how many results were answered and not accepted.
     """
 
     brings_batches = False
@@ -76,7 +74,7 @@ class OrbitBinding:
     def __init__(
         self,
         settings: OrbitSettings,
-        make_wire: Callable[[], Wire],
+        make_wire: Callable[..., Wire],
         crew: Crew,
         resources: Resources,
         on_success: Callable[[], None],
@@ -86,18 +84,14 @@ class OrbitBinding:
         self._crew = crew
         self._resources = resources
         self._on_success = on_success
-        self._wait_ms = min(60_000, int(settings.poll_wait * 1000))
+        self._wait_ms = min(LONGEST_WAIT_MS, int(settings.poll_wait * 1000))
         self._served: dict[Any, Served] = {}
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._attempts: dict[tuple[str, str, int], Work] = {}
-        self._tokens: dict[str, Work] = {}
-        self._sent: dict[str, Session] = {}
-        self._cancelled: cachetools.TTLCache[str, bool] = cachetools.TTLCache(
-            10_000, REMEMBER_CANCELS_SECONDS
-        )
+        self._close_by = 0.0
+        self._pauses = Pauses(self._stopping)
+        self._attempts = Attempts()
         self._sessions: Sessions | None = None
-        self._control: Wire | None = None
+        self._polls_fail = False
         self.on_dropped: Callable[[str], None] = lambda key: None
         self.registered = False
         self.rejected = 0
@@ -115,6 +109,7 @@ class OrbitBinding:
 
         Raises:
             StartError: it was refused, or took too long.
+            SettingsError: a file of the settings cannot be used.
         """
         request = {
             "worker_id": self._settings.worker_id,
@@ -122,85 +117,105 @@ class OrbitBinding:
             "sdk": sdk_name(),
             "contracts": [{"task_name": name, "contract_version": version} for name, version in self._served],
         }
-        self._control = self._make_wire()
         self._sessions = Sessions(
-            self._control, request, self._stopping, self._settings.start_limit, self._cancel
+            self._make_wire,
+            request,
+            stopping=self._stopping,
+            start=self._crew.start,
+            start_limit_seconds=self._settings.start_limit,
+            on_cancel=self._cancel,
+            on_contact=self._reached,
         )
         self.registered = self._sessions.open_first()
         if self.registered:
             self._crew.start("heartbeat", self._sessions.serve)
 
+    def _reached(self) -> None:
+        """The runtime answered something: whatever waits only because it did not goes on at once."""
+        self._pauses.end()
+        self._on_success()
+
     # Poll
 
     def poll(self, lane: Lane) -> Work | None:
         """Wait for one task, with the current session."""
-        assert self._sessions is not None
-        session: Session | None = None
+        # Asked when this lane is where `interrupt` finds it.
+        if self._stopping.is_set():
+            return None
+        sessions = self._sessions
+        assert sessions is not None
+        session, began = None, time.monotonic()
         try:
-            session = self._sessions.current()
+            session = sessions.current()
             assignment = lane.wire.poll(session.id, self._wait_ms)
-        except Refused as error:
-            if error.lost_session and session is not None:
-                self._sessions.lost(session)
-                return None
-            self._pause(lane, error, error.retry_seconds)
-        except Ambiguous as error:
-            if not self._stopping.is_set():
-                if session is not None:
-                    self._sessions.suspect(session)
-                self._pause(lane, error)
+        except StartError:
+            raise
         except KiwiWorkerError as error:
-            self._pause(lane, error)
-        else:
-            lane.failures.reset()
-            lane.failing = False
-            return None if assignment is None else self._take(assignment, session)
+            self._poll_failed(lane, session, error)
+            return None
+        self._poll_worked(lane, session)
+        if assignment is not None:
+            return self._take_in(assignment, session)
+        self._rest(lane, time.monotonic() - began)
         return None
 
-    def _pause(self, lane: Lane, error: KiwiWorkerError, asked_seconds: float | None = None) -> None:
+    def _poll_worked(self, lane: Lane, session: Session) -> None:
+        assert self._sessions is not None
+        self._sessions.prove(session)
+        self._reached()
+        lane.failures.reset()
+        if self._polls_fail:
+            self._polls_fail = False
+            _logger.info("polls work again", extra={"action": "poll_worked"})
+
+    def _poll_failed(self, lane: Lane, session: Session | None, error: KiwiWorkerError) -> None:
+        assert self._sessions is not None
         if self._stopping.is_set():
             return
-        seconds = lane.failures.next() if asked_seconds is None else asked_seconds
-        # Every slot meets the same outage, again and again; the first of each says it.
-        level = logging.DEBUG if lane.failing else logging.WARNING
-        lane.failing = True
+        if isinstance(error, Refused):
+            if error.ours:
+                self._reached()
+            if error.lost_session and session is not None:
+                self._sessions.lost(session)
+                return
+        elif session is not None and isinstance(error, (Ambiguous, ProtocolError)):
+            self._sessions.suspect(session)
+        self._pause(lane, error)
+
+    def _pause(self, lane: Lane, error: KiwiWorkerError) -> None:
+        seconds = lane.failures.next()
+        refused = isinstance(error, Refused)
+        if isinstance(error, Refused) and error.retry_seconds is not None:
+            seconds = max(seconds, error.retry_seconds)
+        # Every slot meets the same outage, again and again; the first says it.
+        level = logging.DEBUG if self._polls_fail else logging.WARNING
+        self._polls_fail = True
         _logger.log(
             level, "poll failed, next try in %.1f s: %s", seconds, error, extra={"action": "poll_failed"}
         )
-        self._stopping.wait(seconds)
+        self._pauses.wait(seconds, ends_early=not refused)
 
-    def _take(self, assignment: Assignment, session: Session) -> Work | None:
-        token = assignment.token
-        attempt = (assignment.execution_id, assignment.step_id, assignment.attempt)
-        session.tokens.add(token)
-        with self._lock:
-            running = self._attempts.get(attempt)
-            if running is not None:
-                # Redelivered to us while we run it: it is run once, and reported under both tokens.
-                running.delivery.also.append((token, session))
-                self._tokens[token] = running
-                return None
-            work = self._work(assignment, session)
-            self._attempts[attempt] = work
-            self._tokens[token] = work
-            cancelled = self._cancelled.pop(token, False)
-        if cancelled:
-            work.cancel(Ending.CANCELLED)
+    def _rest(self, lane: Lane, seconds: float) -> None:
+        """A runtime, or a proxy, that answers at once without a task is not asked in a circle."""
+        if seconds < min(AT_ONCE_SECONDS, self._wait_ms / 2000):
+            self._pauses.wait(lane.empties.next(), ends_early=False)
+        else:
+            lane.empties.reset()
+
+    def _take_in(self, assignment: Assignment, session: Session) -> Work | None:
+        work, to_cancel = self._attempts.take_in(Delivery(assignment, session), self._make_work)
+        if to_cancel is not None:
+            to_cancel.cancel(Ending.CANCELLED)
         return work
 
-    def _work(self, assignment: Assignment, session: Session) -> Work:
+    def _make_work(self, delivery: Delivery, outcome: Outcome | None) -> Work:
+        assignment = delivery.assignment
         key = (assignment.task_name, assignment.contract_version)
-        served = self._served.get(key)
-        refusal = None if served is not None else self._unknown(key)
-        delivery = Delivery(assignment, session)
-        work = Work(
-            assignment.token,
-            assignment.task_name,
-            assignment.input,
-            served,
-            refusal=refusal,
-            delivery=delivery,
-        )
+        served = self._served.get(key) if outcome is None else None
+        if served is None and outcome is None:
+            outcome = self._unknown(key)
+        name = assignment.task_name
+        work = Work(assignment.token, name, assignment.input, served, refusal=outcome, delivery=delivery)
         work.outer_deadline = _deadline(assignment)
         return work
 
@@ -210,10 +225,7 @@ class OrbitBinding:
 
     def _cancel(self, tokens: Sequence[str]) -> None:
         for token in tokens:
-            with self._lock:
-                work = self._tokens.get(token)
-                if work is None:
-                    self._cancelled[token] = True
+            work = self._attempts.cancelled(token)
             if work is not None:
                 _logger.info("cancelled by the runtime", extra={"action": "cancelled", "request_id": token})
                 work.cancel(Ending.CANCELLED)
@@ -235,25 +247,15 @@ class OrbitBinding:
 
     def encode(self, work: Work, outcome: Outcome) -> Report | None:
         """The report of the attempt, with one for each further token it was delivered under."""
-        delivery: Delivery = work.delivery
-        assignment = delivery.assignment
-        if outcome.ending is Ending.RAISED and work.cause in (Ending.CANCELLED, Ending.CUT_OFF):
-            # Whatever a cancelled handler raised on its way out: it ended without a result.
-            outcome = outcome_of(work.cause)
-        with self._lock:
-            self._attempts.pop((assignment.execution_id, assignment.step_id, assignment.attempt), None)
-            deliveries = [(assignment.token, delivery.session), *delivery.also]
-            for token, session in deliveries:
-                self._tokens.pop(token, None)
-                self._sent[token] = session
-        expose = self._settings.expose_errors
-        reports = [report_of(token, outcome, expose_errors=expose) for token, _ in deliveries]
-        told = [report for report in reports if report is not None]
-        if not told:
-            for token, _ in deliveries:
+        outcome = _as_reported(work, outcome)
+        tokens = self._attempts.ended(work.delivery, outcome)
+        if is_abandoned(outcome):
+            for token in tokens:
                 self.answered(token)
             return None
-        return told[0]._replace(also=tuple(told[1:]))
+        expose = self._settings.expose_errors
+        first, *others = (report_of(token, outcome, expose_errors=expose) for token in tokens)
+        return first._replace(also=tuple(others)) if others else first
 
     def restored(self, key: str, body: bytes) -> Report:
         """A report that a journal kept."""
@@ -268,24 +270,30 @@ class OrbitBinding:
         """Send a result, and say what the runtime's answer to that means."""
         try:
             ack = lane.wire.result(report.route, report.body, limit_seconds)
+        except StartError:
+            raise
         except Refused as error:
             return self._judge(report, error)
         except KiwiWorkerError as error:
             self._note_delayed(report, error)
             return Verdict(VerdictKind.RETRY, reached=False)
-        self._on_success()
+        self._reached()
         if not ack.accepted:
-            self._note_rejected(report, ack.reason or "")
+            self._note_rejected(report, ack.reason or "the runtime gave no reason")
         return ANSWERED
 
     def _judge(self, report: Report, error: Refused) -> Verdict:
-        if error.status == 413 and report.route == "complete":
-            return Verdict(VerdictKind.REPLACE, replacement=too_large(report))
-        from_a_proxy = not error.ours and error.status not in (400, 422)
-        if error.status == 401 or is_transient(error.status) or from_a_proxy:
+        if error.ours and error.status != 401:
+            self._reached()
+        if error.status == 413:
+            replacement = smaller(report)
+            if replacement is not None:
+                return Verdict(VerdictKind.REPLACE, replacement=replacement)
+        elif error.status == 401 or is_transient(error.status) or not error.ours:
             self._note_delayed(report, error)
-            reached = error.ours and error.status != 401
-            return Verdict(VerdictKind.RETRY, reached=reached, after_seconds=error.retry_seconds)
+            asked = error.retry_seconds
+            reached = asked is not None or (error.ours and error.status != 401)
+            return Verdict(VerdictKind.RETRY, reached=reached, after_seconds=asked)
         self._note_rejected(report, str(error))
         return ANSWERED
 
@@ -308,8 +316,7 @@ class OrbitBinding:
 
     def answered(self, key: str) -> None:
         """A token is done with."""
-        with self._lock:
-            session = self._sent.pop(key, None)
+        session = self._attempts.answered(key)
         if session is not None and self._sessions is not None:
             self._sessions.reported(session, key)
 
@@ -320,17 +327,22 @@ class OrbitBinding:
 
     def stop_receiving(self) -> None:
         """No poll begins from here on."""
+        self._close_by = time.monotonic() + self._settings.grace_period + CLOSE_SECONDS
         self._stopping.set()
+        self._pauses.end()
+        if not self.registered:
+            self.interrupt()
 
     def interrupt(self) -> None:
-        """The polls that wait are ended by the slots' own connections."""
+        """End a registration; the polls that wait are ended by the slots' own connections."""
+        if self._sessions is not None:
+            self._sessions.interrupt()
 
     def close(self, clean: bool) -> None:
         """Unregister, after the last result; what is unfinished is redelivered at once."""
         if self._sessions is not None:
-            self._sessions.stop()
-        if self._control is not None:
-            self._control.close()
+            left = max(LEAST_CLOSE_SECONDS, self._close_by - time.monotonic())
+            self._sessions.stop(min(LONGEST_CLOSE_SECONDS, left))
 
     # What only batches need
 
@@ -349,6 +361,16 @@ class OrbitBinding:
     def readmit(self, key: str | None, body: bytes, claimed: bool) -> Work | None:
         """Nothing but results is in a journal: the runtime redelivers the rest."""
         return None
+
+
+def _as_reported(work: Work, outcome: Outcome) -> Outcome:
+    """What a cancelled handler raised on its way out counts only when it chose it; cut off, not even then."""
+    chosen = outcome.answer is not None
+    if outcome.ending is not Ending.RAISED:
+        return outcome
+    if work.cause is Ending.CUT_OFF or (work.cause is Ending.CANCELLED and not chosen):
+        return outcome_of(work.cause)
+    return outcome
 
 
 def _deadline(assignment: Assignment) -> float | None:

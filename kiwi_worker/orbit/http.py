@@ -8,27 +8,35 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kiwi_worker.errors import Ambiguous, NotSent, ProtocolError
-from kiwi_worker.orbit.wire import NOT_LEADER, Ack, Assignment, Credentials, Refused, Registered, Servers
+from kiwi_worker.errors import ProtocolError, TransportError
+from kiwi_worker.orbit.servers import Servers
+from kiwi_worker.orbit.wire import (
+    LONGEST_WAIT_MS,
+    READ_MARGIN_SECONDS,
+    Ack,
+    Assignment,
+    BrokenOff,
+    Refused,
+    Registered,
+)
 from kiwi_worker.transport import Answer, Channel, Endpoint, retry_after_seconds
 
 __all__ = ["HttpWire"]
 
-READ_MARGIN_SECONDS = 15.0
-SHORT_LIMIT_SECONDS = 15.0
-LONGEST_WAIT_MS = 60_000
+CONNECT_SECONDS = 5.0
+VERSION_HEADER = "x-orbit-api-version"
 
 Read = TypeVar("Read")
-
-_encode = msgspec.json.Encoder().encode
-_read_registered = msgspec.json.Decoder(Registered).decode
-_read_assignment = msgspec.json.Decoder(Assignment).decode
-_read_ack = msgspec.json.Decoder(Ack).decode
 
 
 class _Beat(msgspec.Struct):
     accepted: bool = True
-    cancel: list[str] = []
+    cancel: list[str] | None = None
+
+
+class _Ack(msgspec.Struct):
+    accepted: bool | None = None
+    reason: str | None = None
 
 
 class _Problem(msgspec.Struct):
@@ -40,6 +48,11 @@ class _ErrorBody(msgspec.Struct):
     error: _Problem
 
 
+_encode = msgspec.json.Encoder().encode
+# Not strict, since the proto3 JSON mapping allows 64-bit integers to be strings.
+_read_registered = msgspec.json.Decoder(Registered, strict=False).decode
+_read_assignment = msgspec.json.Decoder(Assignment, strict=False).decode
+_read_ack = msgspec.json.Decoder(_Ack).decode
 _read_beat = msgspec.json.Decoder(_Beat).decode
 _read_error = msgspec.json.Decoder(_ErrorBody).decode
 
@@ -50,24 +63,33 @@ class HttpWire:
     Args:
         endpoints: the servers, in the order they are tried.
         servers: which one is used now; shared by all wires of a worker.
-        credentials: the bearer token; shared likewise.
         user_agent: the `User-Agent` of every request.
+        connect_seconds: how long opening a connection may take, for each address of a server.
     """
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], servers: Servers, credentials: Credentials, *, user_agent: str
+        self,
+        endpoints: Sequence[Endpoint],
+        servers: Servers,
+        *,
+        user_agent: str,
+        connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         self._endpoints = endpoints
         self._servers = servers
-        self._credentials = credentials
         self._user_agent = user_agent
+        self._connect_seconds = connect_seconds
         self._lock = threading.Lock()
         self._channels: dict[int, Channel] = {}
+        self._broken_off = False
 
-    def register(self, request: dict[str, Any]) -> Registered:
+    def register(self, request: dict[str, Any], limit_seconds: float) -> Registered:
         """POST /v1/workers/register."""
-        answer = self._call("/v1/workers/register", _encode(request), SHORT_LIMIT_SECONDS)
-        return self._read("register", _read_registered, answer)
+        answer = self._call("/v1/workers/register", _encode(request), limit_seconds)
+        registered = self._read("register", _read_registered, answer)
+        if not registered.worker_session_id:
+            raise ProtocolError("the registration brought no session id")
+        return registered
 
     def poll(self, session_id: str, wait_ms: int) -> Assignment | None:
         """POST /v1/workers/poll; 204 is no task."""
@@ -80,18 +102,22 @@ class HttpWire:
 
     def heartbeat(self, session_id: str, limit_seconds: float) -> Sequence[str]:
         """POST /v1/workers/heartbeat."""
-        answer = self._call(
-            "/v1/workers/heartbeat", _encode({"worker_session_id": session_id}), limit_seconds
-        )
-        return self._read("heartbeat", _read_beat, answer).cancel
+        # A host name has two addresses at most in practice, and each may take its time to connect.
+        left = max(limit_seconds / 2, limit_seconds - 2 * self._connect_seconds)
+        answer = self._call("/v1/workers/heartbeat", _encode({"worker_session_id": session_id}), left)
+        return self._read("heartbeat", _read_beat, answer).cancel or ()
 
     def result(self, route: str, body: bytes, limit_seconds: float) -> Ack:
         """POST /v1/tasks/complete or /v1/tasks/fail."""
-        return self._read(route, _read_ack, self._call(f"/v1/tasks/{route}", body, limit_seconds))
+        answer = self._call(f"/v1/tasks/{route}", body, limit_seconds)
+        ack = self._read(route, _read_ack, answer)
+        if ack.accepted is None and answer.header(VERSION_HEADER) is None:
+            raise _not_the_protocols(route, answer)
+        return Ack(ack.accepted is True, ack.reason or "")
 
-    def unregister(self, session_id: str) -> None:
+    def unregister(self, session_id: str, limit_seconds: float) -> None:
         """POST /v1/workers/unregister."""
-        self._call("/v1/workers/unregister", _encode({"worker_session_id": session_id}), 5.0)
+        self._call("/v1/workers/unregister", _encode({"worker_session_id": session_id}), limit_seconds)
 
     def close(self) -> None:
         """Close the connections."""
@@ -99,7 +125,8 @@ class HttpWire:
             channel.close()
 
     def interrupt(self) -> None:
-        """End the running call."""
+        """End the running call, or the next."""
+        self._broken_off = True
         for channel in self._all():
             channel.interrupt()
 
@@ -108,51 +135,55 @@ class HttpWire:
             return list(self._channels.values())
 
     def _channel(self, index: int) -> Channel:
-        with self._lock:
-            channel = self._channels.get(index)
-            if channel is None:
-                channel = Channel(self._endpoints[index], user_agent=self._user_agent)
+        channel = self._channels.get(index)
+        if channel is None:
+            channel = Channel(
+                self._endpoints[index], user_agent=self._user_agent, connect_timeout=self._connect_seconds
+            )
+            with self._lock:
                 self._channels[index] = channel
-            return channel
+        return channel
 
     def _call(self, path: str, body: bytes, read_timeout: float) -> Answer:
-        """One call on the server used now, or on the next ones as long as nothing was asked of anybody."""
-        failure: Exception | None = None
-        for _ in range(len(self._servers)):
-            index = self._servers.current
-            try:
-                answer = self._channel(index).call(
-                    "POST", path, body, authorization=self._credentials.header(), read_timeout=read_timeout
-                )
-            except NotSent as error:
-                self._servers.leave(index)
-                failure = error
-                continue
-            except Ambiguous:
-                self._servers.leave(index)
-                raise
-            if 200 <= answer.status < 300:
-                return answer
-            refused = _refusal(path, answer)
-            if refused.status == 401:
-                self._credentials.refused()
-            if refused.code != NOT_LEADER:
-                raise refused
-            self._servers.leave(index)
-            failure = refused
-        assert failure is not None
-        raise failure
+        return self._servers.call(lambda index: self._ask(index, path, body, read_timeout), read_timeout)
+
+    def _ask(self, index: int, path: str, body: bytes, read_timeout: float) -> Answer:
+        channel = self._channel(index)
+        # After the channel is there: `interrupt` sets the flag first, then goes through the channels.
+        if self._broken_off:
+            raise self._break_off()
+        try:
+            answer = channel.call(
+                "POST",
+                path,
+                body,
+                authorization=self._servers.credentials.header(),
+                read_timeout=read_timeout,
+            )
+        except TransportError:
+            if self._broken_off:
+                raise self._break_off() from None
+            raise
+        if 200 <= answer.status < 300:
+            return answer
+        raise _refusal(path, answer)
+
+    def _break_off(self) -> BrokenOff:
+        self._broken_off = False
+        return BrokenOff("the call was broken off")
 
     @staticmethod
     def _read(call: str, decode: Callable[[bytes], Read], answer: Answer) -> Read:
         try:
             return decode(answer.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            if answer.header("x-orbit-api-version") is None:
-                raise Refused(
-                    call, answer.status, "", "the answer is not the protocol's", ours=False
-                ) from None
+            if answer.header(VERSION_HEADER) is None:
+                raise _not_the_protocols(call, answer) from None
             raise ProtocolError(f"the answer to {call} is not what the protocol page says: {error}") from None
+
+
+def _not_the_protocols(call: str, answer: Answer) -> Refused:
+    return Refused(call, answer.status, "", "the answer is not the protocol's", ours=False)
 
 
 def _refusal(path: str, answer: Answer) -> Refused:
@@ -163,5 +194,11 @@ def _refusal(path: str, answer: Answer) -> Refused:
         pass  # plain text is the protocol's own for 400 and 422, and a proxy's for anything
     else:
         code, message = problem.code, problem.message
-    ours = bool(code) or answer.header("x-orbit-api-version") is not None
+    ours = bool(code) or answer.header(VERSION_HEADER) is not None or _is_plain_refusal(answer)
     return Refused(path, answer.status, code, message, ours=ours, retry_seconds=retry_after_seconds(answer))
+
+
+def _is_plain_refusal(answer: Answer) -> bool:
+    """Whether it is the plain text with which the page has a bad body answered; proxies write HTML."""
+    kind = answer.header("content-type") or ""
+    return answer.status in (400, 422) and kind.lower().startswith("text/plain")

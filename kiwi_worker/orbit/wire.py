@@ -1,26 +1,31 @@
 """The six calls of the protocol, whichever binding carries them, and what they bring.
 
-A wire is one thread's; what all wires of a worker share is in `Servers` and `Credentials`.
+A wire is one thread's. Nothing above this module knows whether it is HTTP or gRPC.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from kiwi_worker.errors import KiwiWorkerError
+from kiwi_worker.errors import KiwiWorkerError, RegistrationError, TransportError
 
-__all__ = ["Ack", "Assignment", "Credentials", "Refused", "Registered", "Servers", "Wire"]
+__all__ = ["Ack", "Assignment", "BrokenOff", "Refused", "Registered", "Wire", "WrongProto"]
 
 NOT_LEADER = "NOT_LEADER"
 UNKNOWN_SESSION = "UNKNOWN_SESSION"
 
+LONGEST_WAIT_MS = 60_000
+"""The page caps a longer wait; so does every wire, since the read time-out hangs on it."""
+READ_MARGIN_SECONDS = 15.0
+"""How much longer than its wait a poll may take, as with the official SDKs."""
+REGISTER_SECONDS = 15.0
+
 
 class Assignment(msgspec.Struct):
-    """One task (section "The task assignment"); `input` is JSON text, or a value that was decoded already."""
+    """One task (section "The task assignment"); `input` is JSON text."""
 
     token: str
     task_name: str
@@ -38,19 +43,32 @@ class Assignment(msgspec.Struct):
 
 
 class Registered(msgspec.Struct):
-    """A session."""
+    """A session (section "Register a worker")."""
 
     worker_session_id: str
     heartbeat_interval_ms: int = 5000
     session_timeout_ms: int = 30000
-    warnings: list[str] = []
+    warnings: list[str] | None = None
 
 
 class Ack(msgspec.Struct):
-    """What the runtime says to a result: final, whether accepted or not."""
+    """What the runtime says to a result: final, whether accepted or not (section "Result acceptance")."""
 
-    accepted: bool = True
-    reason: str | None = None
+    accepted: bool
+    reason: str = ""
+
+
+class BrokenOff(TransportError):
+    """The call was ended by `interrupt`, by us."""
+
+
+class WrongProto(RegistrationError):
+    """An answer over gRPC that only makes sense when the field numbers are wrong; no repetition helps."""
+
+    def __init__(self, seen: str) -> None:
+        super().__init__(
+            f"proto: {seen}: its field numbers are not the runtime's; give the runtime's own worker.proto"
+        )
 
 
 class Refused(KiwiWorkerError):
@@ -86,65 +104,25 @@ class Refused(KiwiWorkerError):
 
 
 class Wire(Protocol):
-    """The calls. Each raises NotSent, Ambiguous, ProtocolError or Refused."""
+    """The calls. Each raises a TransportError, ProtocolError or Refused; over gRPC also WrongProto."""
 
-    def register(self, request: dict[str, Any]) -> Registered:
+    def register(self, request: dict[str, Any], limit_seconds: float) -> Registered:
         """Open a session."""
 
     def poll(self, session_id: str, wait_ms: int) -> Assignment | None:
         """Wait for a task."""
 
     def heartbeat(self, session_id: str, limit_seconds: float) -> Sequence[str]:
-        """Keep the session alive; gives the tokens to cancel."""
+        """Keep the session alive; gives the tokens to cancel. The limit counts connecting, too."""
 
     def result(self, route: str, body: bytes, limit_seconds: float) -> Ack:
         """Report an attempt; route is `complete` or `fail`, the body the JSON of its request."""
 
-    def unregister(self, session_id: str) -> None:
+    def unregister(self, session_id: str, limit_seconds: float) -> None:
         """Close a session."""
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections that are this wire's own."""
 
     def interrupt(self) -> None:
-        """End a call that another thread waits in."""
-
-
-class Servers:
-    """Which of several servers is used now; one that fails is left for the next, the last for the first."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._lock = threading.Lock()
-        self.current = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def leave(self, index: int) -> None:
-        """This one failed; the next is used, unless somebody moved on already."""
-        with self._lock:
-            if self.current == index:
-                self.current = (index + 1) % self._count
-
-
-class Credentials:
-    """The bearer token; a file is read again when the runtime refuses it."""
-
-    def __init__(self, read: Callable[[], str] | None) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._header: str | None = None
-
-    def header(self) -> str | None:
-        """The value of the authorization header; the same object until it is refused."""
-        if self._read is None:
-            return None
-        if self._header is None:
-            with self._lock:
-                self._header = self._header or f"Bearer {self._read()}"
-        return self._header
-
-    def refused(self) -> None:
-        """Read it again before the next call."""
-        self._header = None
+        """From another thread: end the running call now, or without one, the next; it raises BrokenOff."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kiwi_worker.engine.binding import Binding
@@ -31,6 +31,7 @@ class OrbitWorker(WorkerBase[OrbitSettings]):
     def __init__(self, **keywords: Any) -> None:
         self.tasks = TaskRegistry()
         self.task = self.tasks.task
+        self._release_binding: Callable[[], None] = lambda: None
         super().__init__(**keywords)
 
     def include(self, registry: TaskRegistry) -> None:
@@ -47,7 +48,11 @@ class OrbitWorker(WorkerBase[OrbitSettings]):
     def _bind(self, crew: Crew) -> Binding:
         from kiwi_worker.orbit.assembly import assemble
 
-        return assemble(self.settings, crew, self._hooks.resources, self._succeeded)
+        binding, self._release_binding = assemble(self.settings, crew, self._hooks.resources, self._succeeded)
+        return binding
+
+    def _release(self) -> None:
+        self._release_binding()
 
     def _succeeded(self) -> None:
         engine = self._engine

@@ -120,5 +120,25 @@ def test_the_orbit_example_answers() -> None:
 
 
 def test_every_example_is_tried() -> None:
-    tried = {module for module, *_ in CALLS} | {"orbit_greeter", "locked", "lazy_behind_a_firewall"}
+    tried = {module for module, *_ in CALLS}
+    tried |= {"orbit_greeter", "orbit_in_one_go", "locked", "lazy_behind_a_firewall"}
     assert tried == {path.stem for path in EXAMPLES.glob("*.py")}
+
+
+@pytest.mark.parametrize("binding", ["http", "grpc"])
+def test_orbit_in_one_go(binding: str) -> None:
+    if binding == "grpc":
+        pytest.importorskip("grpc")
+    command = [sys.executable, "orbit_in_one_go.py", binding]
+    done = subprocess.run(
+        command,
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.stdout.splitlines() == [
+        "COMPLETED {'message': 'Hello, Ada'}",
+        "COMPLETED {'message': 'Hello, Grace'}",
+        "FAILED INVALID_NAME: step `compose` failed: name is blank",
+    ], done.stderr

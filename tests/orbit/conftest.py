@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kiwi_worker.testing import MisbehavingServer
+
 from .certificates import Authority
 from .links import LINKS, Link, linked
+from .workers import Server
 
 
 @pytest.fixture(scope="session")
@@ -29,4 +32,11 @@ def link(request: pytest.FixtureRequest, tmp_path: Path, authority: Authority) -
     if request.param.startswith("grpc"):
         pytest.importorskip("grpc")
     with linked(request.param, tmp_path, authority) as running:
+        yield running
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A misbehaving server; the heartbeat interval is a sixth of the session time-out."""
+    with MisbehavingServer.orbit(session_timeout_seconds=3) as running:
         yield running

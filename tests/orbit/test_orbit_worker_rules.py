@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,33 +27,7 @@ from kiwi_worker.testing import (
 )
 from kiwi_worker.testing.orbit_runtime import running_runtime
 
-LIMIT_SECONDS = 15
-Server = Any
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    # The heartbeat interval is a sixth of it, and at least half a second.
-    with MisbehavingServer.orbit(session_timeout_seconds=3) as running:
-        yield running
-
-
-def worker_of(server: Server, /, **settings: Any) -> OrbitWorker:
-    given = {"server": server.url, "worker_id": "w", "poll_wait": 1, "grace_period": 3, "concurrency": 2}
-    return OrbitWorker(**{**given, **settings})
-
-
-@contextmanager
-def serving(server: Server, handler: Callable[..., Any], **settings: Any) -> Iterator[OrbitWorker]:
-    worker = worker_of(server, **settings)
-    worker.task("job", version="1.0.0")(handler)
-    with worker:
-        yield worker
-
-
-def echo(input: dict[str, Any]) -> dict[str, Any]:
-    return input
-
+from .workers import LIMIT_SECONDS, NOT_LEADER, Server, echo, serving, worker_of
 
 # 1. Register on session loss
 
@@ -452,8 +424,7 @@ def test_a_server_that_is_not_the_leader_or_refuses_is_left_for_the_next() -> No
     with MisbehavingServer.orbit() as gone:
         address = gone.url
     with MisbehavingServer.orbit() as follower, MisbehavingServer.orbit() as leader:
-        body = b'{"error":{"code":"NOT_LEADER","message":"ask another"}}'
-        follower.fault("*", Status(503, body=body, content_type="application/json"), times="always")
+        follower.fault("*", Status(503, body=NOT_LEADER), times="always")
         worker = worker_of(leader, server=[address, follower.url, leader.url])
         worker.task("job", version="1.0.0")(echo)
         with worker:
