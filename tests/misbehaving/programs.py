@@ -66,6 +66,7 @@ def running(
     folder: Path,
     *,
     arguments: tuple[str, ...] = (),
+    command: tuple[str, ...] = (),
     foot: str = FOOT,
     **settings: object,
 ) -> Iterator[Program]:
@@ -73,6 +74,7 @@ def running(
 
     Args:
         arguments: what Python is run with, when that is not the program's file.
+        command: what is run, when that is not Python.
         foot: what runs the worker.
     """
     (folder / "program.py").write_text(HEAD + body + foot)
@@ -89,7 +91,7 @@ def running(
     }
     environment = {f"KIWI_{key.upper()}": str(value) for key, value in given.items()}
     program = Program(
-        [sys.executable, *(arguments or ("program.py",))],
+        list(command) or [sys.executable, *(arguments or ("program.py",))],
         folder,
         {**os.environ, "PYTHONPATH": PACKAGES, **environment},
     )
