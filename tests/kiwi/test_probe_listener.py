@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -327,6 +328,23 @@ class TestErrorsOfTheSystem:
             probe.stop()
 
 
+@contextlib.contextmanager
+def taken_for_one_only(kind: socket.SocketKind) -> Iterator[socket.socket]:
+    """A bound socket of a port below those that systems give out: nobody takes it for the other transport."""
+    other = socket.SOCK_STREAM if kind == socket.SOCK_DGRAM else socket.SOCK_DGRAM
+    for port in random.sample(range(20_000, 32_000), 1000):
+        with socket.socket(type=kind) as taken, socket.socket(type=other) as free:
+            try:
+                taken.bind(("127.0.0.1", port))
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            free.close()
+            yield taken
+            return
+    raise AssertionError("no port was free")
+
+
 class TestPort:
     def test_port_0_binds_the_same_free_port_for_udp_and_tcp(self) -> None:
         udp, tcp = bind_pair("127.0.0.1", 0)
@@ -336,8 +354,7 @@ class TestPort:
     def test_port_0_passes_over_a_port_that_is_free_for_one_of_them_only(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with socket.socket(type=socket.SOCK_DGRAM) as taken:
-            taken.bind(("127.0.0.1", 0))
+        with taken_for_one_only(socket.SOCK_DGRAM) as taken:
             offered = iter([taken.getsockname()])
 
             class Offers(socket.socket):
@@ -355,8 +372,7 @@ class TestPort:
     def test_a_port_in_use_is_an_error_that_names_it_and_what_to_do(
         self, kind: socket.SocketKind, transport: str
     ) -> None:
-        with socket.socket(type=kind) as taken:
-            taken.bind(("127.0.0.1", 0))
+        with taken_for_one_only(kind) as taken:
             if kind == socket.SOCK_STREAM:
                 taken.listen()
             port = taken.getsockname()[1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
 import socket
 import threading
@@ -480,10 +482,17 @@ def test_a_method_that_raises_failed_and_one_that_cannot_run_is_an_error(
 
 
 def _free_port() -> int:
-    with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-        tcp.bind(("0.0.0.0", 0))
-        udp.bind(("0.0.0.0", tcp.getsockname()[1]))
-        return int(tcp.getsockname()[1])
+    """A port below those that systems give out, so that no client takes it before it is bound."""
+    for port in random.sample(range(20_000, 32_000), 1000):
+        with (
+            socket.socket() as tcp,
+            socket.socket(type=socket.SOCK_DGRAM) as udp,
+            contextlib.suppress(OSError),
+        ):
+            tcp.bind(("0.0.0.0", port))
+            udp.bind(("0.0.0.0", port))
+            return port
+    raise AssertionError("no port was free")
 
 
 def test_the_probe_is_awaited_on_every_address_and_the_configured_port(
