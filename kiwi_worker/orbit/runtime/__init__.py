@@ -8,14 +8,16 @@ Needs the extra `middleware`, and `orbit-grpc` when it serves gRPC.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kiwi_worker.orbit.runtime.options import RuntimeOptions
 
 __all__ = ["RuntimeOptions", "run"]
 
 
-def run(options: RuntimeOptions, say: object = print) -> None:
+def run(options: RuntimeOptions, say: Callable[[str], None] = print) -> None:
     """Serve until SIGINT or SIGTERM; see `kiwi_worker.orbit.runtime.server.run`."""
     # imported here: it loads the HTTP server, which importing the package must not
     from kiwi_worker.orbit.runtime import server
 
-    server.run(options, say)  # type: ignore[arg-type]
+    server.run(options, say)

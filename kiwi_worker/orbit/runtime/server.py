@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import ssl
@@ -26,6 +27,8 @@ except ImportError:  # pragma: no cover
     raise SettingsError(
         "orbit-runtime", "needs the extra `middleware`: pip install 'kiwi-worker[middleware]'"
     ) from None
+
+_logger = logging.getLogger("kiwi_worker.orbit.runtime")
 
 Say = Callable[[str], None]
 """Where the runtime says what it serves, one line at a time."""
@@ -75,7 +78,11 @@ async def serving(options: RuntimeOptions, say: Say) -> AsyncIterator[None]:
 
 def _credentials(options: RuntimeOptions) -> Credentials:
     identities = None if options.workers_file is None else load_identities(options.workers_file)
-    return Credentials(options.token, options.worker_token, identities)
+    credentials = Credentials(options.token, options.worker_token, identities)
+    if options.worker_token is not None and not credentials.required:
+        text = "a worker token alone guards nothing: set --token or --workers-file, or every caller is let in"
+        _logger.warning(text, extra={"action": "runtime_open"})
+    return credentials
 
 
 def _store(options: RuntimeOptions) -> Store:
