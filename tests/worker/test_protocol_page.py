@@ -483,13 +483,12 @@ def test_a_method_that_raises_failed_and_one_that_cannot_run_is_an_error(
 def _free_port() -> int:
     """A port below those that systems give out, so that no client takes it before it is bound."""
     for port in random.sample(range(20_000, 32_000), 1000):
-        with (
-            socket.socket() as tcp,
-            socket.socket(type=socket.SOCK_DGRAM) as udp,
-            contextlib.suppress(OSError),
-        ):
-            tcp.bind(("0.0.0.0", port))
-            udp.bind(("0.0.0.0", port))
+        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            try:
+                tcp.bind(("0.0.0.0", port))
+                udp.bind(("0.0.0.0", port))
+            except OSError:
+                continue
             return port
     raise AssertionError("no port was free")
 
