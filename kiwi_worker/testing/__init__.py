@@ -1,4 +1,4 @@
-"""Test tools for workers: a server that misbehaves on purpose, its faults, and a proxy that cuts links.
+"""Test tools for workers: handlers without a server, a server that misbehaves on purpose, a cut link.
 
     from kiwi_worker.testing import DropBefore, MisbehavingServer
 
@@ -18,6 +18,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kiwi_worker.testing.calls import Call
+    from kiwi_worker.testing.environment import (
+        HandlerAnswer,
+        HandlerEnvironment,
+        RunningCall,
+        SentFeedback,
+    )
     from kiwi_worker.testing.faults import (
         ByteOrderMark,
         Chunked,
@@ -66,6 +72,8 @@ __all__ = [
     "Fault",
     "FaultProxy",
     "HalfOpen",
+    "HandlerAnswer",
+    "HandlerEnvironment",
     "Html502",
     "KiwiServer",
     "MisbehavingServer",
@@ -75,6 +83,8 @@ __all__ = [
     "Redeliver",
     "Redirect",
     "ReorderMessages",
+    "RunningCall",
+    "SentFeedback",
     "SlowLink",
     "Stall",
     "Status",
@@ -87,7 +97,7 @@ __all__ = [
     "WrongLength",
 ]
 
-_HOMES = ("faults", "calls", "schedule", "server", "proxy", "link", "orbit_tasks")
+_HOMES = ("faults", "calls", "schedule", "server", "proxy", "link", "orbit_tasks", "environment")
 
 
 def __getattr__(name: str) -> object:

@@ -24,6 +24,7 @@ __all__ = ["KiwiServer"]
 
 _T = TypeVar("_T")
 _LOOK_SECONDS = 0.05
+_ANYTHING: Any = ...
 
 _ROUTES = {
     ("POST", "auth_token", 2): "token",
@@ -275,7 +276,7 @@ class KiwiServer(MisbehavingServer):
         return cast("dict[str, Any]", self._look(lambda: self._answers.find(request_id)))
 
     def assert_answered_once(
-        self, request_id: str, status: str | None = None, *, timeout: float = 10.0
+        self, request_id: str, status: str | None = None, *, result: Any = _ANYTHING, timeout: float = 10.0
     ) -> dict[str, Any]:
         """Assert that this request is answered with one outcome, and return the response.
 
@@ -285,16 +286,19 @@ class KiwiServer(MisbehavingServer):
         Args:
             request_id: the request.
             status: what the response's `status` has to be; None for any.
+            result: what its `result` has to be; any when left out.
             timeout: seconds to wait for the response.
 
         Raises:
-            AssertionError: it was not answered, answered again, answered differently, or with another status.
+            AssertionError: it was not answered, answered again, answered differently, or otherwise than told.
         """
         try:
             response = self.wait_for_response(request_id, timeout)
         except TimeoutError as error:
             raise AssertionError(str(error)) from None
         self._look(lambda: self._answers.check(request_id, status))
+        if result is not _ANYTHING and response["result"] != result:
+            raise AssertionError(f"the result is {response['result']!r}, not {result!r}")
         return response
 
     def assert_protocol_kept(self) -> None:
