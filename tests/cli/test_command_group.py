@@ -41,7 +41,9 @@ def test_the_version() -> None:
     assert CliRunner().invoke(main, ["--version"]).output == f"kiwi-worker, version {__version__}\n"
 
 
-@pytest.mark.parametrize(("wrong", "hint"), [("cal", "did you mean call?"), ("xyz", "there are call, ")])
+@pytest.mark.parametrize(
+    ("wrong", "hint"), [("cal", "did you mean call?"), ("xyz", "there are bench, call, ")]
+)
 def test_a_misspelt_command(wrong: str, hint: str) -> None:
     result = CliRunner().invoke(main, [wrong])
     assert result.exit_code == 2

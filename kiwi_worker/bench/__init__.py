@@ -1,0 +1,1 @@
+"""`kiwi-worker bench`: what calls cost through somebody's own middleware."""
