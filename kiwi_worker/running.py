@@ -10,6 +10,7 @@ from typing import Any
 
 from kiwi_worker.errors import KiwiWorkerError, SettingsError
 from kiwi_worker.loading import end_loading
+from kiwi_worker.observe.systemd import Systemd
 from kiwi_worker.seat import Seat
 from kiwi_worker.settings.command_line import is_importing
 from kiwi_worker.signals import Signals, leave_at_once
@@ -84,7 +85,10 @@ class _Run:
         self._seat = seat
         self._error: KiwiWorkerError | None = None
         self._starting = 0
+        self._started: list[bool] = []
         self._abandoned = False
+        # Of several processes the supervisor is the one that systemd listens to.
+        self._systemd = Systemd(self._is_live, {} if seat is not None else None)
 
     def status(self) -> tuple[int, KiwiWorkerError | None]:
         for worker in self._workers:
@@ -93,6 +97,7 @@ class _Run:
         while not self._over():
             self._wait()
         self._watchdog.stop_begins()
+        self._systemd.stopping()
         clean = self._stop()
         error = self._error
         if error is not None:
@@ -102,10 +107,17 @@ class _Run:
         return (0 if clean else UNFINISHED), None
 
     def _wait(self, seconds: float | None = None) -> None:
+        if seconds is None:
+            seconds = self._systemd.interval_seconds
         also = [self._seat.link] if self._seat is not None and not self._abandoned else []
         # The supervisor never says anything; it is gone.
         self._abandoned |= bool(self._signals.wait(seconds, also))
         self._dump()
+        self._systemd.tick()
+
+    def _is_live(self) -> bool:
+        snapshots = [worker.snapshot() for worker in self._workers]
+        return not any(snapshot.stuck for snapshot in snapshots if snapshot is not None)
 
     def _start(self) -> None:
         # On a thread of their own, so that a signal can end a start that waits for the middleware.
@@ -133,6 +145,9 @@ class _Run:
     def _tell_started(self) -> None:
         if self._seat is not None:
             self._seat.tell_started()
+        self._started.append(True)
+        if len(self._started) == len(self._workers):
+            self._systemd.ready()
 
     def _over(self) -> bool:
         self._error = self._error or next(filter(None, map(error_of, self._workers)), None)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kiwi_worker.errors import SettingsError
+from kiwi_worker.observe.systemd import Systemd
 from kiwi_worker.seat import VARIABLE
 from kiwi_worker.settings import secret_reader
 from kiwi_worker.signals import Signals, leave_at_once
@@ -92,6 +93,7 @@ class _Process:
         number: which one, from 1.
         pid: its process id; that of the last one when it does not run.
         link: the socket between it and the supervisor; None when there is none.
+        has_started: whether it did what a start has to.
         due: when it is to be started, on the monotonic clock; None while it runs.
     """
 
@@ -103,14 +105,14 @@ class _Process:
         self._standard_input = standard_input
         self._popen: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
-        self._has_started = False
+        self.has_started = False
         self._ending_since: float | None = None
         self._failures = 0
 
     def start(self) -> None:
         """Run the command once more."""
         self.due = self._ending_since = None
-        self._has_started = False
+        self.has_started = False
         self._started_at = time.monotonic()
         self.link, far = socket.socketpair()
         with far:
@@ -160,7 +162,7 @@ class _Process:
         except ConnectionError:
             said = b""
         if said:
-            self._has_started = True
+            self.has_started = True
         else:
             self._close()
             self._ending_since = time.monotonic()
@@ -173,10 +175,10 @@ class _Process:
     def may_go_on(self, status: int) -> bool:
         """It ended by itself: whether it is to be started again, which it is after a pause that grows."""
         now = time.monotonic()
-        if self._has_started and now - self._started_at > STEADY_SECONDS:
+        if self.has_started and now - self._started_at > STEADY_SECONDS:
             self._failures = 0
         self._failures += 1
-        if status in FATAL or (not self._has_started and self._failures >= START_ATTEMPTS):
+        if status in FATAL or (not self.has_started and self._failures >= START_ATTEMPTS):
             self._log(logging.CRITICAL, "process_gave_up", f"ended with status {status}: all processes stop")
             return False
         pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1))
@@ -187,7 +189,7 @@ class _Process:
 
     def is_clean(self, status: int) -> bool:
         """Whether that is a clean end after it was told to stop: what had not started yet dies of SIGTERM."""
-        return status == 0 or (status == 128 + signal.SIGTERM and not self._has_started)
+        return status == 0 or (status == 128 + signal.SIGTERM and not self.has_started)
 
     def send(self, number: int) -> None:
         """Send it a signal, if it runs."""
@@ -228,6 +230,8 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._status = 0
         self._fatal: int | None = None
+        self._systemd = Systemd(lambda: True)
+        self._is_ready = False
 
     def run(self) -> int:
         """Run them until a signal says stop, or one of them says that none can run; gives the status."""
@@ -237,10 +241,17 @@ class Supervisor:
                     self._start_due()
                     self._wait(signals, self._seconds_to_next_start())
                     self._replace_ended()
+                    self._tell_ready()
+                self._systemd.stopping()
                 self._stop(signals)
             finally:
                 self._send(signal.SIGKILL)
         return self._status if self._fatal is None else self._fatal
+
+    def _tell_ready(self) -> None:
+        if not self._is_ready and all(process.has_started for process in self._processes):
+            self._is_ready = True
+            self._systemd.ready()
 
     def _leave(self, number: int) -> None:
         self._send(signal.SIGKILL)
@@ -253,6 +264,10 @@ class Supervisor:
     def _wait(self, signals: Signals, seconds: float | None) -> None:
         if any(process.is_ending for process in self._processes):
             seconds = LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
+        self._systemd.tick()
+        tick = self._systemd.interval_seconds
+        if tick is not None:
+            seconds = tick if seconds is None else min(seconds, tick)
         signals.wait(seconds, [process.link for process in self._processes if process.link is not None])
         while signals.dumps:
             signals.dumps -= 1

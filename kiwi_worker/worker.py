@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,26 +20,27 @@ from kiwi_worker.hooks import Hooks
 from kiwi_worker.loading import end_loading
 from kiwi_worker.methods import HandlerDefinition, Registry
 from kiwi_worker.settings import KiwiSettings, WorkerSettings, check_files
-from kiwi_worker.settings.command_line import load
+from kiwi_worker.settings.command_line import load, masked
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from kiwi_worker.engine.binding import Binding
-    from kiwi_worker.engine.engine import Engine, Running
+    from kiwi_worker.engine.engine import Engine, Limits, Running
     from kiwi_worker.engine.journal import Journal
     from kiwi_worker.engine.outcomes import Outcome
     from kiwi_worker.engine.processes import ProcessPool
     from kiwi_worker.engine.processes.origin import Origin
+    from kiwi_worker.engine.snapshot import Snapshot
     from kiwi_worker.engine.supervision import Crew
     from kiwi_worker.engine.work import Work
     from kiwi_worker.kiwi.binding import KiwiBinding
+    from kiwi_worker.observe.health import Health
+    from kiwi_worker.observe.publishing import Publication
 
 __all__ = ["Worker", "WorkerBase"]
 
 _logger = logging.getLogger("kiwi_worker.worker")
-
-_NOT_YET = ("health_port", "health_file", "metrics_port")
 
 LEAST_CLOSE_SECONDS = 0.2
 """How long handler processes may take for their stop hooks, when the grace period is used up."""
@@ -58,7 +60,7 @@ class WorkerBase(Generic[SettingsType]):
     _context_type: type[Context] = Context
 
     def __init__(self, **keywords: Any) -> None:
-        self.keywords = keywords
+        self.keywords = masked(self._settings_type, keywords)
         self._hooks = Hooks()
         self._around: list[Callable[[Any], Any]] = []
         self._lock = threading.Lock()
@@ -69,6 +71,7 @@ class WorkerBase(Generic[SettingsType]):
         self._clean = True
         self._crew: Crew | None = None
         self._processes: ProcessPool | None = None
+        self._publication: Publication | None = None
         self._fatal: BaseException | None = None
         self._listener: Callable[[], None] = lambda: None
         self.settings = load(self._settings_type, keywords)
@@ -124,11 +127,11 @@ class WorkerBase(Generic[SettingsType]):
             DefinitionError: handler middleware and handlers do not fit together.
         """
         check_files(self.settings)
-        for key in _NOT_YET:
-            if getattr(self.settings, key) is not None:
-                raise SettingsError(
-                    self.settings.written_as(key), "is not available in this version yet; leave it out"
-                )
+        if self.settings.metrics_port is not None and not find_spec("prometheus_client"):
+            raise SettingsError(
+                self.settings.written_as("metrics_port"),
+                "needs prometheus-client: pip install 'kiwi-worker[metrics]'",
+            )
         self._find_origin()
         plain = [definition.name for _, definition in self._definitions() if not definition.is_async]
         for middleware in self._around:
@@ -154,6 +157,7 @@ class WorkerBase(Generic[SettingsType]):
             self._stopped.clear()
             engine = self._engine = self._assemble()
         try:
+            self._publish()
             self._hooks.start(engine.loop.call)
             engine.start()
         except BaseException:
@@ -162,9 +166,21 @@ class WorkerBase(Generic[SettingsType]):
             raise
         finally:
             self._started.set()
+        self._nudge()
+
+    def _publish(self) -> None:
+        settings = self.settings
+        if (settings.health_port, settings.health_file, settings.metrics_port) != (None, None, None):
+            from kiwi_worker.observe.publishing import publish
+
+            self._publication = publish(settings, self.snapshot)
+
+    def _nudge(self) -> None:
+        if self._publication is not None:
+            self._publication.nudge()
 
     def _assemble(self) -> Engine:
-        from kiwi_worker.engine.engine import Engine, Limits
+        from kiwi_worker.engine.engine import Engine
         from kiwi_worker.engine.supervision import Crew
 
         settings = self.settings
@@ -180,20 +196,26 @@ class WorkerBase(Generic[SettingsType]):
             crew=crew,
             binding=binding,
             definitions=self._definitions(),
-            limits=Limits(
-                concurrency=settings.concurrency,
-                async_concurrency=settings.async_concurrency,
-                reporters=settings.reporters,
-                outbox_limit=settings.outbox_limit,
-                report_limit=settings.report_limit,
-                time_limit=settings.time_limit,
-                grace_period=settings.grace_period,
-                process_pool_size=self._pool_size,
-                max_result_bytes=settings.max_result_bytes,
-            ),
+            limits=self._limits(),
             around=tuple(self._around),
             journal=journal,
             run_in_process=self._run_in_process,
+        )
+
+    def _limits(self) -> Limits:
+        from kiwi_worker.engine.engine import Limits
+
+        settings = self.settings
+        return Limits(
+            concurrency=settings.concurrency,
+            async_concurrency=settings.async_concurrency,
+            reporters=settings.reporters,
+            outbox_limit=settings.outbox_limit,
+            report_limit=settings.report_limit,
+            time_limit=settings.time_limit,
+            grace_period=settings.grace_period,
+            process_pool_size=self._pool_size,
+            max_result_bytes=settings.max_result_bytes,
         )
 
     def _find_origin(self) -> Origin | None:
@@ -274,13 +296,17 @@ class WorkerBase(Generic[SettingsType]):
         end = time.monotonic() + self.settings.grace_period
         if self._processes is not None:
             self._processes.stop()
+        self._nudge()
         try:
             self._clean = engine.stop(hurry=hurry or _never, last=self._hooks.stop, started=self._started)
         finally:
             if self._processes is not None:
                 self._processes.close(max(LEAST_CLOSE_SECONDS, end - time.monotonic()))
             self._release()
+            if self._publication is not None:
+                self._publication.close()
             with self._lock:
+                self._publication = None
                 self._engine = self._stopper = self._processes = None
             self._stopped.set()
         return self._clean
@@ -292,6 +318,22 @@ class WorkerBase(Generic[SettingsType]):
         """The calls that run now, the longest first."""
         engine = self._engine
         return [] if engine is None else engine.running()
+
+    def snapshot(self) -> Snapshot | None:
+        """How the worker is now, in plain values; None when it does not run."""
+        engine = self._engine
+        return None if engine is None else engine.snapshot()
+
+    def health(self) -> Health:
+        """Whether it is live, ready and healthy, and why not; from any thread, at any time."""
+        from kiwi_worker.observe.health import health_of
+
+        return health_of(self.settings.worker_id, self.snapshot())
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The real `health_port` and `metrics_port` while it runs, when they are set."""
+        return {} if self._publication is None else dict(self._publication.ports)
 
     def notify_failures(self, listener: Callable[[], None]) -> None:
         """Call a function, from any thread, when `failure` is set."""
@@ -369,9 +411,10 @@ class Worker(WorkerBase[KiwiSettings]):
 
     def _bind(self, crew: Crew) -> Binding:
         from kiwi_worker.kiwi.assembly import assemble
+        from kiwi_worker.kiwi.binding import KiwiBinding
 
         self._binding, self._release_binding = assemble(
-            self.settings, crew, self._hooks.resources, self._end_with, self._succeeded
+            self.settings, crew, self._hooks.resources, self._end_with, self._succeeded, KiwiBinding
         )
         return self._binding
 

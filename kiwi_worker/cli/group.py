@@ -32,6 +32,12 @@ class _Home(NamedTuple):
 
 
 COMMANDS = {
+    "bench": _Home(
+        "bench",
+        "bench",
+        "Measure calls through a middleware that runs: start a worker with a method that does nothing, "
+        "call it.",
+    ),
     "call": _Home("call", "call", "Call METHOD and print what it returns."),
     "demo": _Home(
         "demo",
@@ -55,6 +61,7 @@ COMMANDS = {
         "Send a pull signal to a lazy worker's wake-up probe and show its ACK and the round trip.",
     ),
     "run": _Home("run", "run", "Run the worker of a module until a signal says stop."),
+    "status": _Home("status", "status", "Tell whether a worker is healthy, as its health file or port says."),
 }
 """Where each command lives, and the first sentence of its help (a test keeps both the same)."""
 

@@ -8,13 +8,14 @@ without handing the work over to another thread.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kiwi_worker.engine.outcomes import Outcome
+from kiwi_worker.engine.stamps import Stamp
 from kiwi_worker.engine.work import Served, Work
 
-__all__ = ["ANSWERED", "Binding", "Lane", "Report", "Verdict", "VerdictKind"]
+__all__ = ["ANSWERED", "Binding", "Facts", "Lane", "Report", "Verdict", "VerdictKind"]
 
 
 class Lane(Protocol):
@@ -68,6 +69,24 @@ class Verdict(NamedTuple):
 
 
 ANSWERED = Verdict(VerdictKind.ANSWERED)
+
+
+class Facts(NamedTuple):
+    """What a binding says of itself, for health and metrics.
+
+    Attributes:
+        registered: whether the server takes us for one of its workers now.
+        receive_seconds: how long the receives and polls that are under way may take.
+        loops: the stamps of its own loops, by their names.
+        problems: what keeps it from its work, a sentence each; empty when all is well.
+        counters: what happened so far, by names that metrics are called after; numbers that only grow.
+    """
+
+    registered: bool
+    receive_seconds: float
+    loops: Mapping[str, Stamp]
+    problems: Sequence[str]
+    counters: Mapping[str, int]
 
 
 class Binding(Protocol):
@@ -133,6 +152,9 @@ class Binding(Protocol):
 
     def forget(self, work: Work) -> None:
         """The work is not ours after all, or will not be answered: what was kept about it can go."""
+
+    def facts(self) -> Facts:
+        """How it is; from any thread, at any time."""
 
     def stop_receiving(self) -> None:
         """Shutdown begins: say so to the server, and let a receive that waits end soon."""

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kiwi_worker.engine.binding import Binding, Report
+from kiwi_worker.engine.binding import Binding, Facts, Report
 from kiwi_worker.engine.forks import watch_forks
 from kiwi_worker.engine.journal import Journal
+from kiwi_worker.engine.lookout import Lookout
 from kiwi_worker.engine.loop import AsyncExecutor
 from kiwi_worker.engine.outbox import Outbox
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
@@ -24,6 +25,7 @@ from kiwi_worker.engine.pace import Pace
 from kiwi_worker.engine.recovery import recover
 from kiwi_worker.engine.runner import Around, Runner
 from kiwi_worker.engine.slots import Slots
+from kiwi_worker.engine.snapshot import Snapshot, snapshot_of
 from kiwi_worker.engine.supervision import Crew
 from kiwi_worker.engine.timekeeper import Timekeeper
 from kiwi_worker.engine.work import Gate, Served, Work
@@ -86,6 +88,12 @@ class Engine:
         around: handler middleware, the first outermost.
         journal: remembers what must survive the process; None for nothing.
         run_in_process: runs a call in a process of its own and gives its outcome.
+
+    Attributes:
+        served: every definition as it is served, by the key the binding finds it with.
+        receiving_at: since when the receiver is in a receive, on the monotonic clock; None while it is not.
+        waits_for_room: whether the receiver waits for room.
+        receives: how many receives have ended.
     """
 
     def __init__(
@@ -100,8 +108,8 @@ class Engine:
         run_in_process: Callable[[Work, Callable[[], None]], Outcome],
     ) -> None:
         self._binding = binding
-        self._limits = limits
-        self._journal = journal
+        self.limits = limits
+        self.journal = journal
         self.crew = crew
         start = crew.start
         self.timekeeper = Timekeeper(start)
@@ -147,14 +155,18 @@ class Engine:
         self._receiver_lane: Any = None
         self._resuming: set[Work] = set()
         self._stopping = threading.Event()
-        self.received_at = time.monotonic()
+        self._opening = False
+        self.receiving_at: float | None = None
+        self.waits_for_room = False
+        self.receives = 0
+        self.lookout = Lookout(self)
         self.served = self._served(definitions, bool(around))
         binding.serve(self.served)
 
     def _served(
         self, definitions: Iterable[tuple[Any, HandlerDefinition]], needs_context: bool
     ) -> dict[Any, Served]:
-        on_loop, in_process = Gate(self._limits.async_concurrency), Gate(self._limits.process_pool_size)
+        on_loop, in_process = Gate(self.limits.async_concurrency), Gate(self.limits.process_pool_size)
         self._gates = [on_loop, in_process]
         return {
             key: self._serve_one(definition, on_loop if definition.is_async else in_process, needs_context)
@@ -173,7 +185,7 @@ class Engine:
             definition,
             bind=definition.plan.bind,
             gates=tuple(gates),
-            time_limit=self._limits.time_limit,
+            time_limit=self.limits.time_limit,
             wants_context=needs_context or definition.plan.wants_context,
         )
 
@@ -183,16 +195,30 @@ class Engine:
         Raises:
             StartError: the binding could not be opened.
         """
+        self._opening = True
         if not self._stopping.is_set():
             self._binding.open()
         if self._stopping.is_set():
             return
-        if self._journal is not None:
-            recover(self._journal, self._binding, self.runner, self.slots.backlog)
+        if self.journal is not None:
+            recover(self.journal, self._binding, self.runner, self.slots.backlog)
         if self._binding.brings_batches:
             self._receiver = self.crew.start("receiver", self._receive)
         else:
             self.slots.start_all()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the shutdown has begun."""
+        return self._stopping.is_set()
+
+    def facts(self) -> Facts:
+        """What the binding says of itself."""
+        return self._binding.facts()
+
+    def snapshot(self) -> Snapshot:
+        """How everything is now; from any thread, at any time."""
+        return snapshot_of(self)
 
     def context_of(self, work: Work) -> Any:
         """What a handler of this work sees, for an executor that hands on what the handler says."""
@@ -231,16 +257,17 @@ class Engine:
 
     # Receiving
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether more is to be received; true at the shutdown, so that nobody waits for room any more."""
         if self._stopping.is_set():
             return True
-        journal_full = self._journal is not None and self._journal.full
-        return self.waiting < self._limits.concurrency and not self.outbox.full and not journal_full
+        journal_full = self.journal is not None and self.journal.full
+        return self.waiting < self.limits.concurrency and not self.outbox.full and not journal_full
 
     def _may_poll(self) -> bool:
         backlog = self.slots.backlog
-        if not self._has_room():
-            backlog.wait_for_room(lambda: len(backlog) > 0 or self._has_room())
+        if not self.has_room():
+            backlog.wait_for_room(lambda: len(backlog) > 0 or self.has_room())
         return not self._stopping.is_set()
 
     def _receive(self) -> None:
@@ -248,17 +275,23 @@ class Engine:
         lane = self._receiver_lane = self._binding.lane("receive")
         try:
             while not self._stopping.is_set():
-                backlog.wait_for_room(self._has_room)
+                self.waits_for_room = True
+                backlog.wait_for_room(self.has_room)
+                self.waits_for_room = False
                 if not self._stopping.is_set():
-                    self._take_in(self._binding.receive(lane))
+                    self.receiving_at = time.monotonic()
+                    batch = self._binding.receive(lane)
+                    self.receiving_at = None
+                    self.receives += 1
+                    self._take_in(batch)
         finally:
+            self.receiving_at = None
             lane.close()
 
     def _take_in(self, batch: Sequence[Any]) -> None:
-        self.received_at = time.monotonic()
         if batch:
-            if self._journal is not None:
-                self._journal.received(self._binding.keys_of(batch))
+            if self.journal is not None:
+                self.journal.received(self._binding.keys_of(batch))
             self.slots.backlog.extend(batch)
 
     # Shutdown
@@ -278,14 +311,16 @@ class Engine:
             last: stop hooks.
             started: set when no start is under way any more; one that is gives up soon.
         """
-        end = time.monotonic() + self._limits.grace_period
+        end = time.monotonic() + self.limits.grace_period
         self._stopping.set()
         self.runner.stopping = True
         backlog = self.slots.backlog
         backlog.nudge()
         self.outbox.nudge()
         self._binding.stop_receiving()
-        started.wait(max(LEAST_START_SECONDS, self._limits.grace_period))
+        # A start hook may finish. A server that is silent has given nothing yet that could be lost.
+        grace = 0.0 if self._opening else self.limits.grace_period
+        started.wait(max(LEAST_START_SECONDS, grace))
         self._end_receiving(end)
         if not self._wait_for_handlers(end, hurry):
             self._cut_off()
@@ -302,8 +337,8 @@ class Engine:
         self.loop.release()
         if left:
             _logger.warning("threads still busy at the end: %s", left, extra={"action": "threads_left"})
-        if self._journal is not None:
-            self._journal.close()
+        if self.journal is not None:
+            self.journal.close()
         return clean
 
     def _end_receiving(self, end: float) -> None:
@@ -378,7 +413,7 @@ class Engine:
         _logger.error(
             "%d answers could not be delivered before the end%s: %s%s",
             len(keys),
-            "; the journal keeps them" if self._journal is not None else "",
+            "; the journal keeps them" if self.journal is not None else "",
             ", ".join(keys[:NAMED_KEYS]),
             " …" if len(keys) > NAMED_KEYS else "",
             extra={"action": "answers_undelivered", "request_ids": keys[:NAMED_KEYS]},

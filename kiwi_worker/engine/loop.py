@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
@@ -48,6 +50,7 @@ class AsyncExecutor:
         self._ready = threading.Event()
         self._closing = False
         self._tasks: dict[asyncio.Task[None], Work] = {}
+        self._asked_at: float | None = None
 
     def submit(self, work: Work, make: Callable[[], Any]) -> None:
         """Run the awaitable that `make` gives, and finish the work with its outcome."""
@@ -56,6 +59,19 @@ class AsyncExecutor:
     def soon(self, run: Callable[[], None]) -> None:
         """Run something short on the loop's thread, which must not raise."""
         self._running_loop().call_soon_threadsafe(run)
+
+    @property
+    def asked_at(self) -> float | None:
+        """Since when the loop owes a turn, on the monotonic clock; asks it for one when there is work."""
+        loop = self._loop
+        if self._asked_at is None and self._tasks and loop is not None and not self._closing:
+            self._asked_at = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # it was closed in this moment
+                loop.call_soon_threadsafe(self._turned)
+        return self._asked_at
+
+    def _turned(self) -> None:
+        self._asked_at = None
 
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run something on the loop and wait for its result; for hooks."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kiwi_worker.engine.binding import Binding, Report, Verdict, VerdictKind
+from kiwi_worker.engine.stamps import Stamp
 from kiwi_worker.transport.retry import Backoff
 
 __all__ = ["Outbox"]
@@ -25,6 +26,8 @@ _logger = logging.getLogger("kiwi_worker.engine")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+CONNECT_SECONDS = 30.0
+"""What an attempt may take beyond its own limit: to connect, and to get a new token and try once more."""
 
 
 class _Entry:
@@ -46,6 +49,12 @@ class Outbox:
         send_limit_seconds: how long one attempt may take.
         on_answered: called with the key of each report that got its final answer.
         on_change: called when the outbox was full and is not any more.
+
+    Attributes:
+        retries: how often an answer has to be sent again.
+        unreachable: whether the server could not be reached lately.
+        stamps: those of the reporter threads.
+        progress_at: when an answer was delivered from here last, or the first came, on the monotonic clock.
     """
 
     def __init__(
@@ -78,6 +87,8 @@ class Outbox:
         self._lanes: list[Any] = []
         self.retries = 0
         self.unreachable = False
+        self.stamps: list[Stamp] = []
+        self.progress_at = 0.0
 
     def __len__(self) -> int:
         return len(self._queue) + self._sending
@@ -93,6 +104,8 @@ class Outbox:
             if verdict is not None and verdict.replacement is not None:
                 report, verdict = verdict.replacement, None
             entry = _Entry(report)
+            if not len(self):
+                self.progress_at = time.monotonic()
             self._push(0.0 if verdict is None else self._due_after(entry, verdict), entry)
             self._need_reporter()
 
@@ -157,16 +170,20 @@ class Outbox:
             self._start(f"reporter-{self._started}", self._serve)
 
     def _serve(self) -> None:
-        lane = self._binding.lane("report")
+        lane, stamp = self._binding.lane("report"), Stamp()
         with self._changed:
             self._lanes.append(lane)
+            self.stamps.append(stamp)
         try:
             while (entry := self._take()) is not None:
+                stamp.expect(2 * self._send_limit + CONNECT_SECONDS)
                 self._deliver(entry, lane)
+                stamp.rest()
         finally:
             lane.close()
             with self._changed:
                 self._lanes.remove(lane)
+                self.stamps.remove(stamp)
 
     def _take(self) -> _Entry | None:
         with self._changed:
@@ -197,6 +214,7 @@ class Outbox:
                 self._settle(entry, verdict or Verdict(VerdictKind.RETRY))
                 self._changed.notify_all()
         if verdict.kind is VerdictKind.ANSWERED:
+            self.progress_at = time.monotonic()
             self._on_answered(entry.report.key)
         if was_full and not self.full:
             self._on_change()

@@ -123,7 +123,7 @@ class Runner:
             self._leave(work)
             return
         key = work.key
-        work.started_at = since = monotonic()
+        work.started_at = monotonic()
         self.running[key] = work
         self.counters.started += 1
         if self._journal is not None:
@@ -135,11 +135,8 @@ class Runner:
             outcome = self._run_in_process(work, partial(self._begin_again, work, served))
         else:
             outcome = self._call(work, served)
-        if outcome is None:
-            return
-        self.finish(work, outcome, lane)
-        if served is not None:
-            served.learn(monotonic() - since)
+        if outcome is not None:
+            self.finish(work, outcome, lane)
 
     def _enter(self, work: Work, served: Served) -> bool:
         for gate in served.gates[work.entered :]:
@@ -161,6 +158,7 @@ class Runner:
     def _claim(self, work: Work, lane: Any) -> bool:
         if self._outbox.full:
             self._outbox.wait_for_room(lambda: self.stopping)
+        work.claiming_at = monotonic()
         if self.stopping or not self._binding.claim(work, lane):
             self.counters.refused_claims += not self.stopping
             self.drop(work)
@@ -220,7 +218,7 @@ class Runner:
             work.tell(Ending.TIMED_OUT)
 
     def _time_over(self, work: Work, seconds: float) -> None:
-        text = f"TimeLimit: the call passed its time limit of {seconds:g} s"
+        text = f"TimeLimit: the call passed its time limit of {round(seconds, 3):g} s"
         if self.settle(work, outcome_of(Ending.TIMED_OUT, text)):
             self.counters.timed_out += 1
             work.cancel(Ending.TIMED_OUT)
@@ -245,6 +243,9 @@ class Runner:
         Args:
             lane: the connection to answer on; None to leave it to the reporters.
         """
+        work.ended_at = now = monotonic()
+        if work.served is not None:
+            work.served.learn(now - (work.started_at or now))
         if work.alarm is not None:
             work.alarm.cancel()
         if work.outer_alarm is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,24 @@ from kiwi_worker.engine.outcomes import Ending, outcome_of
 from kiwi_worker.engine.runner import Runner
 from kiwi_worker.engine.work import Work
 
-__all__ = ["Slots"]
+__all__ = ["SlotState", "Slots"]
 
 _logger = logging.getLogger("kiwi_worker.engine")
+
+
+class SlotState:
+    """What one slot is at.
+
+    Attributes:
+        work: the work it claims, runs or answers; None while it waits for some.
+        polling_at: since when it polls, on the monotonic clock; None while it does not.
+    """
+
+    __slots__ = ("polling_at", "work")
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self.polling_at: float | None = None
 
 
 class Slots:
@@ -27,6 +43,9 @@ class Slots:
         runner: runs it.
         may_poll: whether a slot may ask for more work now; it may wait for that.
         start: starts a thread, with a task name and what it runs.
+
+    Attributes:
+        states: what each slot that was started is at.
     """
 
     def __init__(
@@ -38,7 +57,8 @@ class Slots:
         may_poll: Callable[[], bool],
         start: Callable[[str, Callable[[], None]], object],
     ) -> None:
-        self._limit = limit
+        self.limit = limit
+        self.states: list[SlotState] = []
         self._binding = binding
         self._runner = runner
         self._may_poll = may_poll
@@ -53,7 +73,7 @@ class Slots:
     def start_one(self) -> bool:
         """Start one more slot; False when all are there."""
         with self._lock:
-            if self._started >= self._limit:
+            if self._started >= self.limit:
                 return False
             self._started += 1
             number = self._started
@@ -88,43 +108,51 @@ class Slots:
             lane.interrupt()
 
     def _serve(self) -> None:
-        lane = self._binding.lane("slot")
+        lane, state = self._binding.lane("slot"), SlotState()
         with self._lock:
             self._lanes.append(lane)
+            self.states.append(state)
         try:
             if self._polls:
-                self._poll_and_run(lane)
+                self._poll_and_run(lane, state)
             else:
-                self._take_and_run(lane)
+                self._take_and_run(lane, state)
         finally:
             with self._lock:
                 self._lanes.remove(lane)
+                self.states.remove(state)
             lane.close()
 
-    def _take_and_run(self, lane: Any) -> None:
+    def _take_and_run(self, lane: Any, state: SlotState) -> None:
         own = threading.Lock()
         own.acquire()
         take, admit = self.backlog.take, self._binding.admit
         while (item := take(own)) is not None:
             work = item if item.__class__ is Work else admit(item)
             if work is not None:
+                state.work = work
                 self.run(work, lane)
+                state.work = None
 
-    def _poll_and_run(self, lane: Any) -> None:
+    def _poll_and_run(self, lane: Any, state: SlotState) -> None:
         backlog = self.backlog
         while self._may_poll():
-            work = backlog.take_now() or self._poll(lane)
+            work = backlog.take_now() or self._poll(lane, state)
             if work is not None:
+                state.work = work
                 self.run(work, lane)
+                state.work = None
         while (work := backlog.take_now()) is not None:
             self.run(work, lane)
 
-    def _poll(self, lane: Any) -> Work | None:
+    def _poll(self, lane: Any, state: SlotState) -> Work | None:
+        state.polling_at = time.monotonic()
         with self._lock:
             self._polling.append(lane)
         try:
             return self._binding.poll(lane)
         finally:
+            state.polling_at = None
             with self._lock:
                 self._polling.remove(lane)
 

@@ -54,18 +54,20 @@ class Served:
 
     Attributes:
         gates: the limits a call has to pass, in this order.
-        average_seconds: how long a call took lately, answer included.
+        calls: how many calls of it ended.
+        seconds: how long they took together, from the start of the handler to its end.
     """
 
     __slots__ = (
-        "average_seconds",
         "bind",
+        "calls",
         "definition",
         "function",
         "gates",
         "is_async",
         "name",
         "runs_in_process",
+        "seconds",
         "time_limit",
         "wants_context",
     )
@@ -88,11 +90,13 @@ class Served:
         self.gates = gates
         self.time_limit = definition.options.time_limit or time_limit
         self.wants_context = wants_context
-        self.average_seconds = 0.0
+        self.calls = 0
+        self.seconds = 0.0
 
     def learn(self, seconds: float) -> None:
-        """Take one more call into the average."""
-        self.average_seconds += (seconds - self.average_seconds) * 0.1
+        """One more call ended."""
+        self.calls += 1
+        self.seconds += seconds
 
 
 class Work:
@@ -109,7 +113,9 @@ class Work:
         delivery: what the binding wants to remember about it.
         run: which run of it this is, over restarts, from 1.
         outer_deadline: when its sender's own limit is over, on the monotonic clock; None without one.
+        claiming_at: when it was first asked for its claim, on the monotonic clock; None before.
         started_at: when its handler was started, on the monotonic clock; None before.
+        ended_at: when its handler ended, on the monotonic clock; None before.
         deadline: when its time is over, on the monotonic clock; None for never.
         cause: why it was cancelled; None when it was not.
         context: what its handler sees; None until one is wanted.
@@ -126,9 +132,11 @@ class Work:
         "alarm",
         "cause",
         "claimed",
+        "claiming_at",
         "context",
         "deadline",
         "delivery",
+        "ended_at",
         "entered",
         "key",
         "name",
@@ -166,7 +174,9 @@ class Work:
         self.delivery = delivery
         self.run = 1
         self.outer_deadline: float | None = None
+        self.claiming_at: float | None = None
         self.started_at: float | None = None
+        self.ended_at: float | None = None
         self.deadline: float | None = None
         self.cause: Ending | None = None
         self.context: Any = None

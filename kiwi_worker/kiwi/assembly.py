@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from kiwi_worker._version import __version__
 from kiwi_worker.context import Resources
@@ -16,6 +17,8 @@ from kiwi_worker.settings import KiwiSettings, secret_reader
 from kiwi_worker.transport import Endpoint, SeldomClient
 
 __all__ = ["USER_AGENT", "assemble", "endpoint_of"]
+
+B = TypeVar("B", bound=KiwiBinding)
 
 USER_AGENT = f"kiwi-worker/{__version__}"
 
@@ -37,8 +40,9 @@ def assemble(
     resources: Resources,
     on_fatal: Callable[[BaseException], None],
     on_success: Callable[[], None],
-) -> tuple[KiwiBinding, Callable[[], None]]:
-    """The binding of a worker, and what closes the parts it was made of.
+    kind: Callable[..., B],
+) -> tuple[B, Callable[[], None]]:
+    """The binding of a worker, of this kind, and what closes the parts it was made of.
 
     Raises:
         SettingsError: there is no secret.
@@ -63,7 +67,7 @@ def assemble(
         tokens.close()
         seldom.close()
 
-    return KiwiBinding(settings, session, crew, resources, on_fatal), close
+    return kind(settings, session, crew, resources, on_fatal), close
 
 
 def _verifier(settings: KiwiSettings) -> Callable[[str], Claims] | None:

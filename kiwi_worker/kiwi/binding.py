@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from kiwi_worker.context import ApplicationSettings, Context, Resources
-from kiwi_worker.engine.binding import ANSWERED, Report, Verdict, VerdictKind
+from kiwi_worker.engine.binding import ANSWERED, Facts, Report, Verdict, VerdictKind
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
 from kiwi_worker.engine.supervision import Crew
 from kiwi_worker.engine.work import Served, Work
 from kiwi_worker.errors import ForgottenError, KiwiWorkerError
+from kiwi_worker.kiwi.account import account_of
 from kiwi_worker.kiwi.answers import encode_answer, too_large_answer
 from kiwi_worker.kiwi.feedback import BACKGROUND, METHOD_REQUEST, Feedbacks
 from kiwi_worker.kiwi.heartbeat import Heartbeat
@@ -306,6 +307,10 @@ class KiwiBinding:
     def forget(self, work: Work) -> None:
         """Its lock was refused: it may be offered again."""
         self._window.leave(work.key)
+
+    def facts(self) -> Facts:
+        """How registration, drains, heartbeat, probe and feedback are."""
+        return account_of(self, self._session.tokens, self._heartbeat, self._probe)
 
     # Shutdown
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from kiwi_worker.engine.stamps import Stamp, Streak
 from kiwi_worker.errors import KiwiWorkerError
 from kiwi_worker.kiwi.session import Session
 from kiwi_worker.transport import Answer
@@ -20,6 +21,8 @@ __all__ = ["Heartbeat"]
 _logger = logging.getLogger("kiwi_worker.kiwi")
 
 FALSES_UNTIL_FORGOTTEN = 3
+BEAT_SECONDS = 90.0
+"""How long one beat may take: connecting, a new token, and the same once more included."""
 
 
 class Heartbeat:
@@ -30,6 +33,13 @@ class Heartbeat:
         path: the whole path, worker id included.
         delay_seconds: the time between two beats.
         on_forgotten: called once, when the middleware said three times in a row that it does not know us.
+
+    Attributes:
+        beats: how many were sent.
+        failures: how many of them brought no usable answer.
+        failing: those since the last that did.
+        answered_at: when the last usable answer came, on the monotonic clock; None before.
+        stamp: tells whether it goes on.
     """
 
     def __init__(
@@ -41,9 +51,10 @@ class Heartbeat:
         self._on_forgotten = on_forgotten
         self._stopped = threading.Event()
         self._falses = 0
-        self._failing = False
         self.beats = 0
         self.failures = 0
+        self.failing = Streak()
+        self.stamp = Stamp()
         self.answered_at: float | None = None
 
     def serve(self) -> None:
@@ -51,7 +62,9 @@ class Heartbeat:
         due = time.monotonic()
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             due = max(due + self._delay, time.monotonic())
+            self.stamp.expect(self._delay + BEAT_SECONDS)
             self.beat()
+        self.stamp.rest()
 
     def stop(self) -> None:
         """End `serve`."""
@@ -72,7 +85,7 @@ class Heartbeat:
             self._fail(f"answered with {answer.status} and {answer.body[:40]!r}")
             return
         self.answered_at = time.monotonic()
-        self._failing = False
+        self.failing.succeed()
         self._falses = 0 if known else self._falses + 1
         if not known:
             _logger.warning(
@@ -82,6 +95,11 @@ class Heartbeat:
             )
         if self._falses == FALSES_UNTIL_FORGOTTEN:
             self._on_forgotten()
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the middleware has said often enough that it does not know this worker."""
+        return self._falses >= FALSES_UNTIL_FORGOTTEN
 
     @staticmethod
     def _is_known(answer: Answer) -> bool | None:
@@ -94,6 +112,6 @@ class Heartbeat:
 
     def _fail(self, problem: str) -> None:
         self.failures += 1
-        level = logging.DEBUG if self._failing else logging.WARNING
-        self._failing = True
+        level = logging.WARNING if self.failing.since is None else logging.DEBUG
+        self.failing.fail(problem)
         _logger.log(level, "heartbeat failed: %s", problem, extra={"action": "heartbeat_failed"})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from kiwi_worker.engine.stamps import Streak
 from kiwi_worker.errors import Ambiguous, KiwiWorkerError, ProtocolError
 from kiwi_worker.kiwi.messages import elements_of, salvage
 from kiwi_worker.kiwi.session import Lane
@@ -20,6 +21,8 @@ _logger = logging.getLogger("kiwi_worker.kiwi")
 
 PATH = "/worker/messages"
 READ_MARGIN_SECONDS = 15.0
+TOKEN_SECONDS = 60.0
+"""What a drain may take beyond its own limit: to connect, and to get a new token."""
 QUICK_SECONDS = 0.2
 """A wait that ends empty sooner than this did not hang."""
 
@@ -46,6 +49,11 @@ class Draining:
     Args:
         wait_seconds: N of `?wait=N` in eager mode; None in lazy mode.
         interval_seconds: in lazy mode, the longest time between two drains when no probe comes.
+
+    Attributes:
+        counters: what drains came to.
+        failing: drains that fail, since the last that did not.
+        longest_seconds: how long the `receive` that is under way may take.
     """
 
     def __init__(self, wait_seconds: float | None, interval_seconds: float) -> None:
@@ -65,6 +73,8 @@ class Draining:
         self._pause = 0.0
         self._out_of_reach = False
         self.counters = DrainCounters()
+        self.failing = Streak()
+        self.longest_seconds = self._longest_seconds(0.0)
 
     def wake(self) -> None:
         """A probe arrived: drain, now or again after the drain that is under way."""
@@ -88,6 +98,7 @@ class Draining:
 
     def receive(self, lane: Lane) -> Sequence[bytes | msgspec.Raw]:
         """Wait until it is time, and drain once; empty when nothing came of it."""
+        self.longest_seconds = self._longest_seconds(self._pause)
         if not self._await_turn():
             return []
         since = time.monotonic()
@@ -98,6 +109,11 @@ class Draining:
         elif self._wait is not None and not self._pause:
             self._pause = self._empties.next()
         return batch
+
+    def _longest_seconds(self, pause_seconds: float) -> float:
+        interval = self._interval if self._wait is None else 0.0
+        # With a new token the call is made once more.
+        return pause_seconds + interval + 2 * self._read_timeout + TOKEN_SECONDS
 
     def _await_turn(self) -> bool:
         with self._changed:
@@ -137,6 +153,7 @@ class Draining:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             batch = self._salvaged(answer.body, "its JSON is broken")
         self._failures.reset()
+        self.failing.succeed()
         self.counters.drains += 1
         self._note(batch)
         return batch
@@ -176,6 +193,7 @@ class Draining:
 
     def _fail(self, problem: str, asked_seconds: float | None = None, *, out_of_reach: bool = False) -> None:
         self.counters.failed += 1
+        self.failing.fail(problem)
         self._pause = self._failures.next() if asked_seconds is None else asked_seconds
         with self._changed:
             # A wake stays pending until a drain succeeded.

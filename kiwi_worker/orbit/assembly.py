@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from kiwi_worker.context import Resources
 from kiwi_worker.engine.supervision import Crew
@@ -15,14 +16,20 @@ from kiwi_worker.transport import Endpoint
 
 __all__ = ["assemble"]
 
+B = TypeVar("B", bound=OrbitBinding)
+
 
 def assemble(
-    settings: OrbitSettings, crew: Crew, resources: Resources, on_success: Callable[[], None]
-) -> tuple[OrbitBinding, Callable[[], None]]:
-    """The binding of a worker, and what closes the connections all its threads shared."""
+    settings: OrbitSettings,
+    crew: Crew,
+    resources: Resources,
+    on_success: Callable[[], None],
+    kind: Callable[..., B],
+) -> tuple[B, Callable[[], None]]:
+    """The binding of a worker, of this kind, and what closes the connections all its threads shared."""
     servers = Servers(len(settings.server), Credentials(secret_reader(settings)))
     make_wire, release = (_grpc if settings.scheme.startswith("grpc") else _http)(settings, servers)
-    return OrbitBinding(settings, make_wire, crew, resources, on_success), release
+    return kind(settings, make_wire, crew, resources, on_success), release
 
 
 def _http(settings: OrbitSettings, servers: Servers) -> tuple[Callable[..., Wire], Callable[[], None]]:

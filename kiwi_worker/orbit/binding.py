@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kiwi_worker.context import Resources
-from kiwi_worker.engine.binding import ANSWERED, Report, Verdict, VerdictKind
+from kiwi_worker.engine.binding import ANSWERED, Facts, Report, Verdict, VerdictKind
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
+from kiwi_worker.engine.stamps import Streak
 from kiwi_worker.engine.supervision import Crew
 from kiwi_worker.engine.work import Served, Work
 from kiwi_worker.errors import Ambiguous, KiwiWorkerError, ProtocolError, StartError
+from kiwi_worker.orbit.account import PollCounters, account_of
 from kiwi_worker.orbit.attempts import Attempts, Delivery
 from kiwi_worker.orbit.context import TaskContext
 from kiwi_worker.orbit.pauses import Pauses
@@ -27,6 +29,8 @@ __all__ = ["OrbitBinding"]
 
 _logger = logging.getLogger("kiwi_worker.orbit")
 
+POLL_MARGIN_SECONDS = 90.0
+"""What a poll may take beyond its wait: to register anew, to connect, and to pause after a failure."""
 ROUTES = {"complete": b"C", "fail": b"F"}
 CLOSE_SECONDS = 1.0
 """How long after the grace period unregistering may still be under way."""
@@ -64,8 +68,11 @@ class OrbitBinding:
         on_success: called whenever the runtime answered something.
 
     Attributes:
+        sessions: the sessions; None before the start.
+        counters: what polls and results came to.
+        failing: polls that fail, since the last that did not.
+        longest_poll_seconds: how long a poll may take.
         registered: whether the worker ever was.
-        rejected: how many results were answered and not accepted.
     """
 
     brings_batches = False
@@ -90,11 +97,12 @@ class OrbitBinding:
         self._close_by = 0.0
         self._pauses = Pauses(self._stopping)
         self._attempts = Attempts()
-        self._sessions: Sessions | None = None
-        self._polls_fail = False
+        self.sessions: Sessions | None = None
         self.on_dropped: Callable[[str], None] = lambda key: None
         self.registered = False
-        self.rejected = 0
+        self.counters = PollCounters()
+        self.failing = Streak()
+        self.longest_poll_seconds = self._wait_ms / 1000 + POLL_MARGIN_SECONDS
 
     def lane(self, purpose: str) -> Lane:
         """A connection of its own."""
@@ -117,7 +125,7 @@ class OrbitBinding:
             "sdk": sdk_name(),
             "contracts": [{"task_name": name, "contract_version": version} for name, version in self._served],
         }
-        self._sessions = Sessions(
+        self.sessions = Sessions(
             self._make_wire,
             request,
             stopping=self._stopping,
@@ -126,9 +134,9 @@ class OrbitBinding:
             on_cancel=self._cancel,
             on_contact=self._reached,
         )
-        self.registered = self._sessions.open_first()
+        self.registered = self.sessions.open_first()
         if self.registered:
-            self._crew.start("heartbeat", self._sessions.serve)
+            self._crew.start("heartbeat", self.sessions.serve)
 
     def _reached(self) -> None:
         """The runtime answered something: whatever waits only because it did not goes on at once."""
@@ -142,7 +150,7 @@ class OrbitBinding:
         # Asked when this lane is where `interrupt` finds it.
         if self._stopping.is_set():
             return None
-        sessions = self._sessions
+        sessions = self.sessions
         assert sessions is not None
         session, began = None, time.monotonic()
         try:
@@ -160,26 +168,27 @@ class OrbitBinding:
         return None
 
     def _poll_worked(self, lane: Lane, session: Session) -> None:
-        assert self._sessions is not None
-        self._sessions.prove(session)
+        assert self.sessions is not None
+        self.sessions.prove(session)
         self._reached()
         lane.failures.reset()
-        if self._polls_fail:
-            self._polls_fail = False
+        self.counters.polls += 1
+        if self.failing.since is not None:
+            self.failing.succeed()
             _logger.info("polls work again", extra={"action": "poll_worked"})
 
     def _poll_failed(self, lane: Lane, session: Session | None, error: KiwiWorkerError) -> None:
-        assert self._sessions is not None
+        assert self.sessions is not None
         if self._stopping.is_set():
             return
         if isinstance(error, Refused):
             if error.ours:
                 self._reached()
             if error.lost_session and session is not None:
-                self._sessions.lost(session)
+                self.sessions.lost(session)
                 return
         elif session is not None and isinstance(error, (Ambiguous, ProtocolError)):
-            self._sessions.suspect(session)
+            self.sessions.suspect(session)
         self._pause(lane, error)
 
     def _pause(self, lane: Lane, error: KiwiWorkerError) -> None:
@@ -188,8 +197,10 @@ class OrbitBinding:
         if isinstance(error, Refused) and error.retry_seconds is not None:
             seconds = max(seconds, error.retry_seconds)
         # Every slot meets the same outage, again and again; the first says it.
-        level = logging.DEBUG if self._polls_fail else logging.WARNING
-        self._polls_fail = True
+        level = logging.WARNING if self.failing.since is None else logging.DEBUG
+        self.failing.fail(str(error))
+        self.counters.failed_polls += 1
+        self.longest_poll_seconds = max(self.longest_poll_seconds, seconds + POLL_MARGIN_SECONDS)
         _logger.log(
             level, "poll failed, next try in %.1f s: %s", seconds, error, extra={"action": "poll_failed"}
         )
@@ -204,6 +215,9 @@ class OrbitBinding:
 
     def _take_in(self, assignment: Assignment, session: Session) -> Work | None:
         work, to_cancel = self._attempts.take_in(Delivery(assignment, session), self._make_work)
+        self.counters.received += 1
+        if work is None:
+            self.counters.duplicates += 1
         if to_cancel is not None:
             to_cancel.cancel(Ending.CANCELLED)
         return work
@@ -306,7 +320,7 @@ class OrbitBinding:
         )
 
     def _note_rejected(self, report: Report, reason: str) -> None:
-        self.rejected += 1
+        self.counters.rejected_results += 1
         _logger.warning(
             "a result (%s) was not accepted: %s; that is final",
             report.route,
@@ -317,11 +331,15 @@ class OrbitBinding:
     def answered(self, key: str) -> None:
         """A token is done with."""
         session = self._attempts.answered(key)
-        if session is not None and self._sessions is not None:
-            self._sessions.reported(session, key)
+        if session is not None and self.sessions is not None:
+            self.sessions.reported(session, key)
 
     def forget(self, work: Work) -> None:
         """An attempt that is abandoned was settled when it was encoded."""
+
+    def facts(self) -> Facts:
+        """How sessions, polls and results are."""
+        return account_of(self)
 
     # Shutdown
 
@@ -335,14 +353,14 @@ class OrbitBinding:
 
     def interrupt(self) -> None:
         """End a registration; the polls that wait are ended by the slots' own connections."""
-        if self._sessions is not None:
-            self._sessions.interrupt()
+        if self.sessions is not None:
+            self.sessions.interrupt()
 
     def close(self, clean: bool) -> None:
         """Unregister, after the last result; what is unfinished is redelivered at once."""
-        if self._sessions is not None:
+        if self.sessions is not None:
             left = max(LEAST_CLOSE_SECONDS, self._close_by - time.monotonic())
-            self._sessions.stop(min(LONGEST_CLOSE_SECONDS, left))
+            self.sessions.stop(min(LONGEST_CLOSE_SECONDS, left))
 
     # What only batches need
 

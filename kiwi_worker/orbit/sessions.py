@@ -16,6 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from kiwi_worker.engine.stamps import Stamp, Streak
 from kiwi_worker.errors import (
     AuthenticationError,
     KiwiWorkerError,
@@ -85,7 +86,10 @@ class Sessions:
 
     Attributes:
         registrations: how many were answered.
-        problem: why the latest heartbeat or registration failed; None when it did not.
+        beats: how many heartbeats were sent.
+        failed_beats: how many of them were not answered, or refused.
+        failing: heartbeats and registrations that fail, since the last that did not.
+        stamp: tells whether the heartbeats go on.
     """
 
     def __init__(
@@ -118,7 +122,10 @@ class Sessions:
         self._changed = threading.Event()
         self._stopped = threading.Event()
         self.registrations = 0
-        self.problem: KiwiWorkerError | None = None
+        self.beats = 0
+        self.failed_beats = 0
+        self.failing = Streak()
+        self.stamp = Stamp()
 
     # Opening
 
@@ -194,18 +201,18 @@ class Sessions:
         left = self._next_try - monotonic()
         if left > 0:
             raise NoSession(
-                f"no session yet, next try in {left:.1f} s: {self.problem or 'it was lost at once'}"
+                f"no session yet, next try in {left:.1f} s: {self.failing.problem or 'it was lost at once'}"
             )
         try:
             registered = self._registrar.register(self._request, REGISTER_SECONDS)
         except KiwiWorkerError as error:
-            self.problem = error
+            self.failing.fail(str(error))
             raise
         finally:
             # Also after success: a session that is lost before it was of any use is not opened in a circle.
             self._next_try = monotonic() + self._pauses.next()
             self._registrar.close()
-        self.problem = None
+        self.failing.succeed()
         self.registrations += 1
         self._note_registration(registered)
         self._on_contact()
@@ -264,16 +271,18 @@ class Sessions:
                 if self._current is None:
                     self._reopen_soon()
         finally:
+            self.stamp.rest()
             if self._beats is not None:
                 self._beats.close()
 
     def _beat_those_due(self) -> None:
         sessions, now = self._living(), monotonic()
         due = [session for session in sessions if session.beat_at <= now]
+        pause = min((session.beat_at - now for session in sessions), default=NO_SESSION_LOOK_SECONDS)
+        self.stamp.expect(max(0.0, pause) + sum(session.timeout for session in due))
         for session in due:
             self._beat(session)
         if not due:
-            pause = min((session.beat_at - now for session in sessions), default=NO_SESSION_LOOK_SECONDS)
             self._changed.wait(pause)
 
     def _living(self) -> list[Session]:
@@ -282,9 +291,11 @@ class Sessions:
 
     def _beat(self, session: Session) -> None:
         session.beat_at = max(session.beat_at + session.interval, monotonic())
+        self.beats += 1
         try:
             tokens = self._wire_for(session).heartbeat(session.id, LONGEST_BEAT * session.timeout)
         except Refused as error:
+            self.failed_beats += 1
             self._note(error)
             if error.ours:
                 self._on_contact()
@@ -293,9 +304,10 @@ class Sessions:
         except StartError:
             raise
         except KiwiWorkerError as error:
+            self.failed_beats += 1
             self._note(error)
         else:
-            self.problem = None
+            self.failing.succeed()
             self.prove(session)
             self._on_contact()
             if tokens:
@@ -324,10 +336,15 @@ class Sessions:
             self._reopening = False
 
     def _note(self, error: KiwiWorkerError) -> None:
-        level = logging.DEBUG if self.problem is not None else logging.WARNING
-        self.problem = error
+        level = logging.WARNING if self.failing.since is None else logging.DEBUG
+        self.failing.fail(str(error))
         if not self._stopped.is_set():
             _logger.log(level, "heartbeat failed: %s", error, extra={"action": "heartbeat_failed"})
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session to poll with."""
+        return self._current is not None
 
     # The end
 

@@ -47,8 +47,11 @@ class OrbitWorker(WorkerBase[OrbitSettings]):
 
     def _bind(self, crew: Crew) -> Binding:
         from kiwi_worker.orbit.assembly import assemble
+        from kiwi_worker.orbit.binding import OrbitBinding
 
-        binding, self._release_binding = assemble(self.settings, crew, self._hooks.resources, self._succeeded)
+        binding, self._release_binding = assemble(
+            self.settings, crew, self._hooks.resources, self._succeeded, OrbitBinding
+        )
         return binding
 
     def _release(self) -> None:

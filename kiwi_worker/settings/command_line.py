@@ -14,8 +14,10 @@ from typing import TypeVar
 
 from .base import Settings
 from .declare import settings_of
+from .kinds import SecretText, Url
+from .secret import MaskedUrl, Secret
 
-__all__ = ["CommandLine", "command_line", "is_importing", "load"]
+__all__ = ["CommandLine", "command_line", "is_importing", "load", "masked"]
 
 S = TypeVar("S", bound=Settings)
 
@@ -72,3 +74,15 @@ def load(cls: type[S], keywords: Mapping[str, object]) -> S:
 def is_importing() -> bool:
     """Whether a command imports a module just now, to run its workers afterwards."""
     return bool(_current)
+
+
+def masked(cls: type[Settings], keywords: Mapping[str, object]) -> dict[str, object]:
+    """The same keywords, with texts that must not be seen in forms that hide them."""
+    kinds = {setting.key: setting.kind for setting in settings_of(cls)}
+    return {key: _masked(kinds.get(key), value) for key, value in keywords.items()}
+
+
+def _masked(kind: object, value: object) -> object:
+    if type(value) is str and isinstance(kind, SecretText):
+        return Secret(value)
+    return MaskedUrl(value) if type(value) is str and isinstance(kind, Url) else value
