@@ -23,13 +23,15 @@ class SlotState:
     """What one slot is at.
 
     Attributes:
+        lane: the connection it uses.
         work: the work it claims, runs or answers; None while it waits for some.
         polling_at: since when it polls, on the monotonic clock; None while it does not.
     """
 
-    __slots__ = ("polling_at", "work")
+    __slots__ = ("lane", "polling_at", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Any) -> None:
+        self.lane = lane
         self.work: Work | None = None
         self.polling_at: float | None = None
 
@@ -65,8 +67,6 @@ class Slots:
         self._start = start
         self._lock = threading.Lock()
         self._started = 0
-        self._lanes: list[Any] = []
-        self._polling: list[Any] = []
         self._polls = not binding.brings_batches
         self.backlog = Backlog(limit, self.start_one)
 
@@ -90,43 +90,36 @@ class Slots:
     def busy(self) -> int:
         """How many slots are at work; one that polls counts as well, until it is told to stop."""
         if self._polls:
-            return len(self._lanes)
+            return len(self.states)
         return self.backlog.active
 
     def interrupt(self) -> None:
         """End the calls that slots wait in."""
-        with self._lock:
-            lanes = list(self._lanes)
-        for lane in lanes:
-            lane.interrupt()
+        for state in list(self.states):
+            state.lane.interrupt()
 
     def interrupt_polls(self) -> None:
         """End the polls that slots wait in; slots that run something are left alone."""
-        with self._lock:
-            lanes = list(self._polling)
-        for lane in lanes:
-            lane.interrupt()
+        for state in list(self.states):
+            if state.polling_at is not None:
+                state.lane.interrupt()
 
     def _serve(self) -> None:
-        lane, state = self._binding.lane("slot"), SlotState()
-        with self._lock:
-            self._lanes.append(lane)
-            self.states.append(state)
+        state = SlotState(self._binding.lane("slot"))
+        self.states.append(state)
         try:
             if self._polls:
-                self._poll_and_run(lane, state)
+                self._poll_and_run(state)
             else:
-                self._take_and_run(lane, state)
+                self._take_and_run(state)
         finally:
-            with self._lock:
-                self._lanes.remove(lane)
-                self.states.remove(state)
-            lane.close()
+            self.states.remove(state)
+            state.lane.close()
 
-    def _take_and_run(self, lane: Any, state: SlotState) -> None:
+    def _take_and_run(self, state: SlotState) -> None:
         own = threading.Lock()
         own.acquire()
-        take, admit = self.backlog.take, self._binding.admit
+        lane, take, admit = state.lane, self.backlog.take, self._binding.admit
         while (item := take(own)) is not None:
             work = item if item.__class__ is Work else admit(item)
             if work is not None:
@@ -134,10 +127,10 @@ class Slots:
                 self.run(work, lane)
                 state.work = None
 
-    def _poll_and_run(self, lane: Any, state: SlotState) -> None:
-        backlog = self.backlog
+    def _poll_and_run(self, state: SlotState) -> None:
+        lane, backlog = state.lane, self.backlog
         while self._may_poll():
-            work = backlog.take_now() or self._poll(lane, state)
+            work = backlog.take_now() or self._poll(state)
             if work is not None:
                 state.work = work
                 self.run(work, lane)
@@ -145,16 +138,12 @@ class Slots:
         while (work := backlog.take_now()) is not None:
             self.run(work, lane)
 
-    def _poll(self, lane: Any, state: SlotState) -> Work | None:
+    def _poll(self, state: SlotState) -> Work | None:
         state.polling_at = time.monotonic()
-        with self._lock:
-            self._polling.append(lane)
         try:
-            return self._binding.poll(lane)
+            return self._binding.poll(state.lane)
         finally:
             state.polling_at = None
-            with self._lock:
-                self._polling.remove(lane)
 
     def run(self, work: Work, lane: Any) -> None:
         """Run one piece of work, whatever goes wrong with it.

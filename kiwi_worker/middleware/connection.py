@@ -8,10 +8,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ..joined import Joined
 from .records import encode
 
 __all__ = ["Connection"]
@@ -58,35 +59,6 @@ class Connection(HttpToolsProtocol):
         if when_unread is not None and (exc is not None or _unreceived(self.transport)):
             when_unread()
         super().connection_lost(exc)
-
-
-class Joined:
-    """A transport that writes the head of an answer together with what follows it.
-
-    uvicorn writes them one after the other: two system calls here, and two wake-ups at the other side.
-    """
-
-    __slots__ = ("_head", "_transport")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.endswith(b"\r\n\r\n") and data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1":
-            self._head = data
-            return
-        if data:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        self.write(b"")
-        self._transport.close()
 
 
 def _unreceived(transport: object) -> bool:

@@ -52,6 +52,7 @@ class Attempts:
         self._cancelled: cachetools.TTLCache[str, bool] = cachetools.TTLCache(
             MOST_CANCELS, REMEMBER_CANCELS_SECONDS
         )
+        self._any_cancelled = False
 
     def take_in(
         self, delivery: Delivery, make_work: Callable[[Delivery, Outcome | None], Work]
@@ -75,7 +76,7 @@ class Attempts:
                 work = held
                 work.delivery.tokens.append((token, session))
             self._by_token[token] = work
-            cancelled = self._cancelled.pop(token, False)
+            cancelled = self._any_cancelled and self._cancelled.pop(token, False)
         return (work if held is None else None), (work if cancelled else None)
 
     def cancelled(self, token: str) -> Work | None:
@@ -83,7 +84,7 @@ class Attempts:
         with self._lock:
             work = self._by_token.get(token)
             if work is None and token not in self._unanswered:
-                self._cancelled[token] = True
+                self._cancelled[token] = self._any_cancelled = True
             return work
 
     def ended(self, delivery: Delivery, outcome: Outcome) -> list[str]:

@@ -11,10 +11,10 @@ makes it so, and why it is still safe:
 - A plain socket blocks in the kernel, with the kernel's time limits (SO_RCVTIMEO), set only when they
   change. Python's own time-outs cost one more system call for every wait. Under TLS they are used, since
   OpenSSL takes the kernel's limit for an error.
-- The kernel's limit is for one `recv`. An answer that needs more than one is read by `Reader`, with the
-  clock watched, so that a server that drips bytes cannot stretch a call.
+- The kernel's limit is for one `recv`. Before each further one the clock is looked at, so that a server that
+  drips bytes cannot stretch a call.
 - A server repeats its heads: only the date changes, once a second. A head seen before, byte for byte, was
-  parsed by the strict parser and need not be parsed again; everything else goes to the strict parser.
+  parsed by the strict parser and need not be parsed again; everything else goes to the strict `Reader`.
 - A kept connection is looked at before it is written to: a server may have closed it, or have sent
   something that would be taken for the next answer. One poll of a prepared object costs half a
   microsecond, which is why there is no exception for connections used a moment ago.
@@ -59,6 +59,7 @@ _FIRST_BODY_BYTES = 8192
 _SEND_BYTES = 262144
 _RECEIVE_BYTES = 65536
 _EARLY_ANSWER_SECONDS = 0.1
+_SLACK_SECONDS = 0.02
 _NOTHING = memoryview(b"")
 
 
@@ -201,9 +202,21 @@ class Channel:
         end = data.find(b"\r\n\r\n") + 4
         raw = data[:end]
         known = self._known.get(raw)
-        if known is not None and len(data) == end + known[1]:
-            return Answer(known[0], data[end:], raw)
+        if known is not None:
+            whole = end + known[1]
+            if len(data) < whole:
+                data = self._joined(data)
+            if len(data) == whole:
+                return Answer(known[0], data[end:], raw)
         return self._read(data)
+
+    def _joined(self, data: bytes) -> bytes:
+        """The beginning of an answer with what comes next: many servers send head and body one by one."""
+        try:
+            return data + self._receive(_RECEIVE_BYTES)
+        except OSError:
+            # The strict reader meets it again, and tells how much of the answer came.
+            return data
 
     def _request(self, verb: bytes, target: bytes, body: bytes | None) -> tuple[bytes, memoryview]:
         """What is sent at once, and the rest of a body that is too large to be joined to its head."""
@@ -240,20 +253,24 @@ class Channel:
         return answer if answer.status >= 400 else None
 
     def _send_before_deadline(self, piece: memoryview) -> int:
-        self._set_remaining_limit()
-        assert self._connection.sock is not None
-        return self._connection.sock.send(piece)
+        connection = self._connection
+        connection.limit_write(self._remaining_seconds())
+        assert connection.sock is not None
+        return connection.sock.send(piece)
 
     def _receive(self, size: int) -> bytes:
-        self._set_remaining_limit()
-        assert self._connection.sock is not None
-        return self._connection.sock.recv(size)
+        connection, remaining = self._connection, self._remaining_seconds()
+        # One that is hardly longer will do: the clock is looked at before each wait.
+        if not remaining <= connection.limit_seconds <= remaining + _SLACK_SECONDS:
+            connection.set_limit(remaining)
+        assert connection.sock is not None
+        return connection.sock.recv(size)
 
-    def _set_remaining_limit(self) -> None:
+    def _remaining_seconds(self) -> float:
         remaining = self._deadline - monotonic()
         if remaining <= 0:
             raise TimeoutError
-        self._connection.set_limit(remaining)
+        return remaining
 
     def _read(self, data: bytes) -> Answer:
         reader = self._reader = Reader(self._receive, self._max_body)

@@ -36,7 +36,7 @@ class Connection:
 
     Attributes:
         sock: the open socket, or None.
-        limit_seconds: the time limit now set for one wait on it; NaN when none is.
+        limit_seconds: the time limit now set for one wait for bytes; NaN when none is.
         readable: call it with 0 to look whether the socket has something to read: bytes, or its end.
         sends_parts: whether a write that failed may have sent a part that the server understands. A plain
             socket has then sent nothing, and TLS no whole record; TLS inside TLS may have sent several.
@@ -45,7 +45,7 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint, connect_timeout: float) -> None:
         self.sock: socket.socket | None = None
-        self.limit_seconds = _NO_LIMIT
+        self.limit_seconds = self._send_limit_seconds = _NO_LIMIT
         self.readable: Callable[[int], object] = bool
         self.sends_parts = False
         self.interrupted = False
@@ -80,7 +80,7 @@ class Connection:
             sock.settimeout(None)
         self.sends_parts = not isinstance(sock, socket.socket)
         self.readable = _readable(sock)
-        self.limit_seconds = _NO_LIMIT
+        self.limit_seconds = self._send_limit_seconds = _NO_LIMIT
         # First the socket, then the look at the flag; `interrupt` does it the other way round.
         self.sock = sock
         self._stop_if_interrupted()
@@ -92,7 +92,7 @@ class Connection:
             raise Interrupted
 
     def set_limit(self, seconds: float) -> None:
-        """Limit every wait on the socket from now on.
+        """Limit every wait for bytes from now on; a write waits no longer than the longest such limit.
 
         Raises:
             ValueError: no finite, positive number of seconds.
@@ -100,12 +100,32 @@ class Connection:
         assert self.sock is not None
         seconds = max(checked_seconds(seconds), _MIN_SECONDS)
         if self._blocks_in_kernel:
-            limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _kernel_time(seconds))
+            # A request that is sent at once hardly ever waits: a second system call for each is not worth it.
+            if not seconds <= self._send_limit_seconds:
+                self._set_send_limit(seconds)
         else:
             self.sock.settimeout(seconds)
         self.limit_seconds = seconds
+
+    def limit_write(self, seconds: float) -> None:
+        """Limit the next write, whatever the limit of waits is; that has to be set again.
+
+        Raises:
+            ValueError: no finite, positive number of seconds.
+        """
+        assert self.sock is not None
+        seconds = max(checked_seconds(seconds), _MIN_SECONDS)
+        if self._blocks_in_kernel:
+            self._set_send_limit(seconds)
+        else:
+            self.sock.settimeout(seconds)
+        self.limit_seconds = _NO_LIMIT
+
+    def _set_send_limit(self, seconds: float) -> None:
+        assert self.sock is not None
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _kernel_time(seconds))
+        self._send_limit_seconds = seconds
 
     def is_stale(self) -> bool:
         """Whether an idle connection that is `readable` was closed, or has bytes that nothing asked for."""
@@ -141,6 +161,10 @@ class Connection:
             sock, self.sock = self.sock, None
             if sock is not None:
                 sock.close()
+
+
+def _kernel_time(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def _end(sock: Any) -> None:

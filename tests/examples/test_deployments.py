@@ -31,6 +31,19 @@ def test_the_documentation_shows_the_example(page: str, example: Path) -> None:
     assert example.read_text() in re.findall(r"```\w+\n(.*?)```", text, re.DOTALL)
 
 
+def checked_probe(command: list[str], environment: Mapping[str, str]) -> None:
+    """The command asks for the health that these variables name, and finds nobody there."""
+    assert command[:2] == ["kiwi-worker", "status"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "kiwi_worker", *command[1:]],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (3, 1)
+
+
 def checked(folder: Path, command: list[str], environment: Mapping[str, str]) -> str:
     """What `--check` says to the command, with the module it names in a folder."""
     assert command[:2] == ["kiwi-worker", "run"]
@@ -89,6 +102,11 @@ def test_the_unit_gives_more_time_than_the_grace_period(unit: RawConfigParser) -
     assert unit["Service"]["RestartPreventExitStatus"].split() == ["77", "78"]
 
 
+def test_the_unit_listens_to_what_the_worker_tells_systemd(unit: RawConfigParser) -> None:
+    told = {name: unit["Service"][name] for name in ("Type", "TimeoutStartSec", "WatchdogSec")}
+    assert told == {"Type": "notify", "TimeoutStartSec": "infinity", "WatchdogSec": "60"}
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
@@ -112,6 +130,16 @@ def test_the_manifest_starts_a_worker_with_settings_that_exist(pod: dict[str, An
     output = checked(tmp_path, container["command"], variables)
     assert "worker_id = 'from-metadata'" in output
     assert "run_mode = 'eager'" in output
+
+
+@pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe"])
+def test_the_manifest_probes_the_health_that_the_worker_tells(
+    pod: dict[str, Any], tmp_path: Path, probe: str
+) -> None:
+    (container,) = pod["containers"]
+    names = {one["name"] for one in container["env"]}
+    checked_probe(container[probe]["exec"]["command"], {"KIWI_HEALTH_FILE": str(tmp_path / "health.json")})
+    assert "KIWI_HEALTH_FILE" in names
 
 
 def test_the_manifest_gives_more_time_than_the_grace_period(pod: dict[str, Any]) -> None:

@@ -9,9 +9,10 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from kiwi_worker.errors import SettingsError
+from kiwi_worker.joined import Joined
 from kiwi_worker.orbit.runtime.core import RuntimeCore
 from kiwi_worker.orbit.runtime.deployment import deployed_lines, load_deployment
 from kiwi_worker.orbit.runtime.driver import Driver
@@ -136,7 +137,7 @@ async def _started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # Accepted connections inherit it: else the body of each answer waits until its head is acknowledged.
+    # Accepted connections inherit it: else the end of a long answer waits until the rest is acknowledged.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -189,7 +190,7 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     app_state: dict[str, Any]
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", Joined(transport)))
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert()
         if certificate:
