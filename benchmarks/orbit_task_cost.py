@@ -1,27 +1,24 @@
-"""What one ORBIT task costs the worker's process over HTTP, against bare POSTs to the same runtime.
+"""What one ORBIT task costs the worker's process over HTTP, and what bare POSTs to the same runtime cost.
 
-    python orbit_task_cost.py [TASKS] [ROUNDS]
+    python orbit_task_cost.py tasks COUNT SLOTS
+    python orbit_task_cost.py socket|http.client COUNT
 
-A task is two calls, a poll and a result. It is compared with three POSTs by http.client and two by a bare
-socket, in turns.
+A task is two calls, a poll and a result, so POSTs are counted two by two.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
 from typing import Any
 
 from ceiling import BareSocket
-from measure import Figures
 
 from kiwi_worker.orbit import Client, OrbitWorker
-from kiwi_worker.testing.orbit_runtime import RunningRuntime, running_runtime
+from kiwi_worker.testing.orbit_runtime import running_runtime
 
 WORKFLOW = """
 [[workflow]]
@@ -44,9 +41,9 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run_tasks(url: str, tasks: int) -> None:
+def run_tasks(url: str, tasks: int, slots: int) -> None:
     """A worker that serves what is queued: print the CPU of one task."""
-    worker = OrbitWorker(server=url, worker_id="bench", grace_period=1, poll_wait=2)
+    worker = OrbitWorker(server=url, worker_id="bench", grace_period=1, poll_wait=2, concurrency=slots)
     marks: list[tuple[int, float, float]] = []
 
     @worker.task("bench.job", version="1.0.0")
@@ -68,7 +65,7 @@ def run_tasks(url: str, tasks: int) -> None:
 
 
 def run_posts(kind: str, url: str, count: int) -> None:
-    """So many POSTs: print the CPU of one."""
+    """So many POSTs: print the CPU of two."""
     host, port = url.removeprefix("http://").split(":")
     if kind == "http.client":
         import http.client
@@ -86,56 +83,30 @@ def run_posts(kind: str, url: str, count: int) -> None:
 
     for _ in range(WARM):
         post()
-    before = cpu_seconds()
+    before, since = cpu_seconds(), time.perf_counter()
     for _ in range(count):
         post()
-    print(json.dumps({"cpu_us": (cpu_seconds() - before) / count * 1e6}))
+    seconds, used = time.perf_counter() - since, cpu_seconds() - before
+    print(json.dumps({"cpu_us": used / count * 2e6, "per_second": count / 2 / seconds}))
 
 
-def figures_of(*arguments: object) -> Figures:
-    """The figures a run of this script prints."""
-    command = [sys.executable, __file__, *map(str, arguments)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
-    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return figures
-
-
-def one_round(runtime: RunningRuntime, tasks: int) -> tuple[Figures, float, float]:
-    """Tasks, three http.client POSTs, two bare ones."""
-    with Client(server=runtime.url) as client:
-        for number in range(tasks):
-            client.start("Bench", {"n": number})
-    task = figures_of("tasks", runtime.url, tasks)
-    return (
-        task,
-        3 * figures_of("http.client", runtime.url, 2000)["cpu_us"],
-        2 * figures_of("socket", runtime.url, 2000)["cpu_us"],
-    )
-
-
-def main(tasks: int, rounds: int) -> None:
-    """Take turns and print the ratios."""
-    three, two = [], []
-    for number in range(rounds):
-        with running_runtime(WORKFLOW) as runtime:
-            task, http_client, bare = one_round(runtime, tasks)
-        three.append(task["cpu_us"] / http_client)
-        two.append(task["cpu_us"] / bare)
-        print(
-            f"round {number + 1}: {task['per_second']:.0f} tasks/s, {task['cpu_us']:.0f} µs a task; three "
-            f"http.client POSTs {http_client:.0f} µs ({three[-1]:.2f}); "
-            f"two bare POSTs {bare:.0f} µs ({two[-1]:.2f})",
-            flush=True,
-        )
-    print(f"a task costs {statistics.median(three):.2f} times three http.client POSTs")
-    print(f"and {statistics.median(two):.2f} times two bare ones")
+def main(kind: str, count: int, concurrency: int) -> None:
+    """Start a runtime, run what was asked for in a process of its own, and pass its figures on."""
+    with running_runtime(WORKFLOW) as runtime:
+        if kind == "tasks":
+            with Client(server=runtime.url) as client:
+                for number in range(count):
+                    client.start("Bench", {"n": number})
+        command = [sys.executable, __file__, "measure", kind, runtime.url, str(count), str(concurrency)]
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["tasks"]:
-        run_tasks(sys.argv[2], int(sys.argv[3]))
-    elif sys.argv[1:2] in (["http.client"], ["socket"]):
-        run_posts(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    if sys.argv[1] == "measure":
+        measured, url, number, slots = sys.argv[2:]
+        if measured == "tasks":
+            run_tasks(url, int(number), int(slots))
+        else:
+            run_posts(measured, url, int(number))
     else:
-        given = [int(word) for word in sys.argv[1:]]
-        main(*(given + [5000, 3][len(given) :]))
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)

@@ -242,6 +242,18 @@ def processes(report: Report, rounds: int) -> None:
             report.compare(f"Processes, {kind} handlers", results, JOBS, "1 process")
 
 
+def orbit(report: Report, rounds: int) -> None:
+    """An ORBIT task over HTTP, against two bare POSTs to the same runtime."""
+    contenders = {
+        "a task, 8 slots": process("orbit_task_cost.py", "tasks", 5000, 8),
+        "a task, 1 slot": process("orbit_task_cost.py", "tasks", 5000, 1),
+        "two bare POSTs": process("orbit_task_cost.py", "socket", 6000),
+        "two POSTs by http.client": process("orbit_task_cost.py", "http.client", 4000),
+    }
+    figures = {"cpu_us": "CPU µs", "per_second": "in a second"}
+    report.compare("ORBIT task over HTTP", take_turns(contenders, rounds), figures, "two bare POSTs")
+
+
 BENCHMARKS: dict[str, Callable[[Report, int], None]] = {
     "transport": transport,
     "jobs": jobs,
@@ -253,6 +265,7 @@ BENCHMARKS: dict[str, Callable[[Report, int], None]] = {
     "processes": processes,
     "journal": journal,
     "footprint": footprint,
+    "orbit": orbit,
 }
 
 
