@@ -8,6 +8,7 @@ import socket
 import struct
 import sys
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kiwi_worker.transport.failures import Interrupted, Unconnected
@@ -163,6 +164,7 @@ class Connection:
                 sock.close()
 
 
+@lru_cache(64)
 def _kernel_time(seconds: float) -> bytes:
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
