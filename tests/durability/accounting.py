@@ -62,6 +62,11 @@ class Caller:
             self.called += 1
             self._open[request_id] = number, time.monotonic()
 
+    @property
+    def oldest(self) -> int:
+        """The lowest number that has not ended; all below it have."""
+        return min((number for number, _ in list(self._open.values())), default=self.called)
+
     def settle(self, *, all_of_them: bool = False) -> None:
         """Take account of calls that have ended; of all, if need be by waiting for them."""
         for request_id, (number, since) in list(self._open.items()):
