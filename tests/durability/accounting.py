@@ -23,6 +23,7 @@ class Caller:
         seconds_between: between two calls.
         time_to_live: of each call, in seconds.
         locked: which of the numbers are called with a lock.
+        most_open: how many calls may be under way; with so many, those that ended are taken account of first.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class Caller:
         seconds_between: float,
         time_to_live: float,
         locked: Callable[[int], bool] = lambda number: number % 3 == 0,
+        most_open: int = 50,
     ) -> None:
         self._client = client
         self._between = seconds_between
         self._time_to_live = time_to_live
         self._locked = locked
+        self._most_open = most_open
         self._open: dict[str, tuple[int, float]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._call, name="caller")
@@ -55,6 +58,9 @@ class Caller:
 
     def _call(self) -> None:
         while not self._stop.wait(self._between):
+            if len(self._open) >= self._most_open:
+                self.settle()
+                continue
             number = self.called
             request_id = self._client.start(
                 "work", [number], time_to_live=self._time_to_live, lock=self._locked(number)
@@ -75,11 +81,13 @@ class Caller:
                 outcome = self._client.wait(request_id, timeout=max(0.01, left))
             else:
                 outcome = self._client.fetch(request_id)
-            if outcome.ended:
-                del self._open[request_id]
+            ended = outcome.ended
+            # Two threads may look at the same call; one of them takes account of it.
+            if not (ended or left <= 0 or all_of_them) or self._open.pop(request_id, None) is None:
+                continue
+            if ended:
                 self._take(number, outcome)
-            elif left <= 0 or all_of_them:
-                del self._open[request_id]
+            else:
                 self.wrong.append(f"call {number} has not ended {-left:.1f} s after its time: {outcome}")
 
     def _take(self, number: int, outcome: Outcome) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
+import secrets
 import shutil
 import subprocess
 from types import TracebackType
@@ -27,7 +27,8 @@ class Link:
     def __init__(self) -> None:
         if shutil.which("ip") is None or shutil.which("tc") is None:
             pytest.skip("needs iproute2")
-        name = f"kiwi{os.getpid()}"
+        # The kernel takes a moment to forget a name.
+        name = f"kw{secrets.token_hex(4)}"
         self._space, self._ends = name, (f"{name}a", f"{name}b")
         subnet = f"10.{random.randrange(201, 251)}.{random.randrange(256)}"
         self.here, self.there = f"{subnet}.1", f"{subnet}.2"
@@ -57,7 +58,7 @@ class Link:
         self._remove()
 
     def _remove(self) -> None:
-        # The cable goes with the namespace that one of its ends is in.
+        # The cable goes with the namespace that one of its ends is in, once nothing runs there.
         run("netns", "del", self._space)
 
     def command(self, *words: str) -> tuple[str, ...]:
