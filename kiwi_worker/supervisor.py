@@ -34,7 +34,7 @@ _logger = logging.getLogger("kiwi_worker.supervisor")
 
 FATAL = frozenset({2, 69, 77, 78})
 """Statuses that a new process would end with as well: usage, start-up limit, credentials, settings."""
-KILL_SECONDS = 1.75
+KILL_SECONDS = 1.55
 """How long after the grace period a process may take before it is killed; its own watchdog is earlier."""
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0

@@ -25,7 +25,7 @@ __all__ = ["LIMIT_SECONDS", "Watchdog", "owns_process"]
 
 _logger = logging.getLogger("kiwi_worker.worker")
 
-LIMIT_SECONDS = 1.5
+LIMIT_SECONDS = 1.35
 """How long after the grace period a stop may take."""
 LATER_SECONDS = 0.1
 """The watchdog process gives the process's own timer so much longer."""

@@ -13,6 +13,8 @@ from programs import children_of, eventually, is_alive, running
 
 from kiwi_worker.testing import MisbehavingServer, Stall, Status
 
+SOON = 10.0
+"""Seconds that even a busy machine keeps to; a grace period of a multiple is not waited for."""
 BODY = """
 libc = ctypes.PyDLL(None)
 
@@ -115,7 +117,7 @@ def test_a_second_signal_ends_it_at_once(server: Any, tmp_path: Path, number: in
         eventually(lambda: server.shutdowns)
         program.signal(number)
         status, seconds = program.seconds_to_end()
-    assert (status, seconds < 2.0) == (128 + number, True)
+    assert (status, seconds < SOON) == (128 + number, True)
     eventually(lambda: not any(map(is_alive, children)))
 
 
@@ -138,7 +140,7 @@ def test_report_55_a_start_that_waits_for_the_middleware_is_stopped(tmp_path: Pa
             eventually(lambda: watchdogs_of(program.pid))
             program.signal()
             status, seconds = program.seconds_to_end()
-    assert (status, seconds < 2.0) == (0, True)
+    assert (status, seconds < SOON) == (0, True)
 
 
 @pytest.mark.parametrize("run_mode", ["eager", "lazy"])
@@ -148,7 +150,7 @@ def test_report_55_an_idle_worker_stops_soon(server: Any, tmp_path: Path, run_mo
         server.wait_for_calls("drain", ended=run_mode == "lazy")
         program.signal()
         status, seconds = program.seconds_to_end()
-    assert (status, seconds < 2.0) == (0, True)
+    assert (status, seconds < SOON) == (0, True)
 
 
 def test_report_55_a_worker_that_backs_off_stops_soon(server: Any, tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_report_55_a_worker_that_backs_off_stops_soon(server: Any, tmp_path: Pat
         server.wait_for_calls("drain", 5)
         program.signal()
         status, seconds = program.seconds_to_end()
-    assert (status, seconds < 2.0) == (0, True)
+    assert (status, seconds < SOON) == (0, True)
 
 
 def test_a_stop_signal_that_was_blocked_by_whoever_started_the_worker_is_heard(

@@ -118,7 +118,7 @@ def test_an_import_that_takes_long_is_stopped_at_once(server: Any, tmp_path: Pat
         eventually(lambda: len(list(tmp_path.glob("slow-*"))) == 2)
         program.signal()
         status, seconds = program.seconds_to_end()
-    assert (status, seconds < 2) == (0, True)
+    assert (status, seconds < 10) == (0, True)
 
 
 def test_a_dump_is_passed_on(server: Any, tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 def test_systemd_is_told_ready_signs_of_life_and_stopping(server: KiwiServer, manager: Manager) -> None:
     told = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "200000"}
     with running(PROGRAM, **worker_environment(server), **told) as process:
-        said = [manager.hear() for _ in range(6)]
+        said = [manager.hear()]
+        while "READY=1" not in said or said.count("WATCHDOG=1") < 4:
+            said.append(manager.hear())
         process.signal()
         while said[-1] != "STOPPING=1":
             said.append(manager.hear())

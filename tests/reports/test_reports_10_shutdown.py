@@ -48,7 +48,7 @@ def test_report_55_a_signal_ends_whatever_the_worker_waits_in(
         server.wait_for_calls(name, ended=False)
         program.signal()
         status, seconds = program.seconds_to_end()
-    assert (status, seconds < 2.5) == (0, True)
+    assert (status, seconds < 10) == (0, True)
 
 
 def test_report_55_nothing_is_taken_after_the_signal(server: KiwiServer, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_report_62_a_signal_while_the_program_is_imported_ends_it(
         eventually((tmp_path / "importing").exists)
         program.signal(number)
         _, seconds = program.seconds_to_end()
-    assert seconds < 2
+    assert seconds < 10
     assert server.registrations == []
 
 
@@ -279,7 +279,7 @@ def test_report_63_a_signal_right_after_the_start_ends_it(tmp_path: Path) -> Non
         with running("", url, tmp_path, grace_period=30) as program:
             program.signal()
             _, seconds = program.seconds_to_end()
-    assert seconds < 5
+    assert seconds < 10
 
 
 def test_report_64_a_subprocess_of_a_handler_blocks_and_ignores_no_stop_signal(
