@@ -8,6 +8,7 @@ are reached.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
@@ -109,7 +110,10 @@ class _Endpoint:
 def _route(operation: Operation) -> Route:
     # A worker chooses its own id, which may hold a '/', percent-encoded in a path and decoded by now.
     path = operation.path.replace("{worker_id}", "{worker_id:path}")
-    return Route(path, _Endpoint(operation.handler), methods=[operation.method])
+    route = Route(path, _Endpoint(operation.handler), methods=[operation.method])
+    # An id may hold a line break as well, which a dot leaves out and a dollar passes over.
+    route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
+    return route
 
 
 def _framework_problem(error: HTTPException, scope: Scope) -> Problem:

@@ -11,7 +11,7 @@ from .exchange import Departure, Disconnected, Exchange
 from .hub import FeedbackLine, Hub
 from .ledger import KeyReused, QueueFull
 from .problems import Problem, bad_request, conflict, forbidden, not_found
-from .records import Call, Ending, Verdict, encode, new_request_id
+from .records import LARGEST_NUMBER, Call, Ending, Verdict, encode, new_request_id
 from .roster import WorkerEntry
 from .tokens import Claims, TokenAuthority
 from .worker_side import compact, seconds_of
@@ -22,6 +22,7 @@ DEFAULT_WAIT = 30.0
 KEEP_ALIVE_SECONDS = 15.0
 EVENT_STREAM = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
 MAX_KEY_LENGTH = 200
+LONGEST_EVENT_ID = len(str(LARGEST_NUMBER))
 CALL_OPTIONS = frozenset({"wait", "ttl", "lock", "idempotency_key"})
 
 _any_json = msgspec.json.Decoder(msgspec.Raw)
@@ -262,7 +263,8 @@ def _last_event_id(x: Exchange) -> int:
     text = x.header(b"last-event-id")
     if text is None:
         return 0
-    if not text.isdigit():
+    # Its length first: of thousands of digits, `int` makes no number.
+    if not text.isdigit() or len(text) > LONGEST_EVENT_ID or int(text) > LARGEST_NUMBER:
         raise bad_request("Last-Event-ID: the number of the last event that was seen")
     return int(text)
 

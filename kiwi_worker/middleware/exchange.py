@@ -121,6 +121,8 @@ class Exchange:
         """
         body = await self.body(max_bytes)
         try:
+            if not body.isascii():
+                body.decode()  # the decoder takes parts of it as they are, and they go on to somebody else
             return decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise bad_request(f"the body is not what this route takes: {error}") from None

@@ -8,13 +8,19 @@ from typing import Any
 import msgspec
 
 from .._version import __version__
+from .authentication import SUBJECT
 from .operations import Operation
 from .records import Registration
 from .worker_side import FeedbackPost, Response
 
 __all__ = ["description"]
 
+EVENTS = "text/event-stream"
 STRING = {"type": "string"}
+SOME_TEXT = {"type": "string", "minLength": 1}
+NAME = {"type": "string", "pattern": f"^{SUBJECT.pattern}$"}
+METHOD_NAME = {"type": "string", "pattern": "^[^/]+$"}
+IP_ADDRESS = {"anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}
 NUMBER = {"type": "number"}
 TEXT_OR_NULL = {"type": ["string", "null"]}
 
@@ -53,7 +59,12 @@ def _describe(operation: Operation) -> dict[str, Any]:
         described["security"] = [{operation.role: []}]
     if operation.body is not None:
         kind = "application/x-www-form-urlencoded" if operation.form else "application/json"
-        described["requestBody"] = {"content": {kind: {"schema": _reference(operation.body)}}}
+        described["requestBody"] = {
+            "required": operation.body != "Params",
+            "content": {kind: {"schema": _reference(operation.body)}},
+        }
+    if operation.streams:
+        described["responses"]["200"]["content"][EVENTS] = {"schema": _reference("EventStream")}
     return described
 
 
@@ -68,7 +79,12 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     others = [
-        {"name": p.name, "in": p.where, "description": p.meaning, "schema": {"type": p.kind}}
+        {
+            "name": p.name,
+            "in": p.where,
+            "description": p.meaning,
+            "schema": {"type": p.kind, **dict(p.limits)},
+        }
         for p in operation.parameters
     ]
     return in_path + others
@@ -77,7 +93,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 def _answer(meaning: str, schema: str | None) -> dict[str, Any]:
     if schema is None:
         return {"description": meaning}
-    kind = "text/event-stream" if schema == "EventStream" else "application/json"
+    kind = EVENTS if schema == "EventStream" else "application/json"
     return {"description": meaning, "content": {kind: {"schema": _reference(schema)}}}
 
 
@@ -93,20 +109,41 @@ def _schemas() -> dict[str, Any]:
     _, ours = msgspec.json.schema_components(
         [Registration, Response, FeedbackPost], ref_template="#/components/schemas/{name}"
     )
+    _narrow(ours["Registration"], ours["FeedbackPost"])
     return {**ours, **_forms(), **_worker_bodies(), **_client_bodies()}
 
 
+def _narrow(registration: dict[str, Any], feedback: dict[str, Any]) -> None:
+    """What is asked of these beyond their types."""
+    fields = registration["properties"]
+    fields["methods"] = {"type": "array", "items": METHOD_NAME}
+    fields["ip"] = {"anyOf": [*IP_ADDRESS["anyOf"], {"type": "null"}]}
+    port = {"type": "integer", "minimum": 1, "maximum": 65535}
+    registration["anyOf"] = [
+        _object({"run_mode": {"const": "Eager"}}),
+        _object({"run_mode": {"const": "Lazy"}, "ip": IP_ADDRESS, "port": port}),
+    ]
+    feedback["anyOf"] = [_object({"rid": SOME_TEXT}), _object({"st": {"const": 2}})]
+
+
 def _forms() -> dict[str, Any]:
-    grants = {"enum": ["client_credentials", "refresh_token"]}
-    secret = {"service_id": STRING, "auth_secret": STRING, "refresh_token": STRING}
     return {
-        "WorkerTokenForm": _object({"grant_type": grants}, {**secret, "worker_id": STRING}),
-        "ClientTokenForm": _object({"grant_type": grants}, {**secret, "client_id": STRING}),
+        "WorkerTokenForm": _token_form({"worker_id": NAME}, {}),
+        "ClientTokenForm": _token_form({}, {"client_id": NAME}),
         "Token": _object(
             {"access_token": STRING, "token_type": STRING, "expires_in": NUMBER, "refresh_token": STRING}
         ),
         "Problem": _object({"error": STRING, "message": STRING}),
     }
+
+
+def _token_form(required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any]:
+    """The two grants: for the secret, and for a refresh token."""
+    credentials = {"service_id": NAME, "auth_secret": SOME_TEXT, **required}
+    by_secret = _object({"grant_type": {"const": "client_credentials"}, **credentials}, optional)
+    refreshing = {"grant_type": {"const": "refresh_token"}, "refresh_token": SOME_TEXT}
+    by_token = _object(refreshing, {"service_id": STRING, **required, **optional})
+    return {"oneOf": [by_secret, by_token], "additionalProperties": STRING}
 
 
 def _worker_bodies() -> dict[str, Any]:
@@ -151,7 +188,10 @@ def _client_bodies() -> dict[str, Any]:
         "Params": {"description": "an object, an array, or nothing"},
         "Ending": _object(ending),
         "Pending": _object(pending),
-        "EventStream": STRING,
+        "EventStream": {
+            "description": "each event of the stream",
+            **_object({"event": {"enum": ["accepted", "feedback", "answer", "stopping"]}, "data": STRING}),
+        },
         "Workers": _object({"workers": {"type": "array", "items": _object(worker)}}),
         "Methods": _object({"service_id": STRING, "methods": {"type": "array", "items": method}}),
         "Health": _object(health),

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from .authentication import Authentication
-from .client_side import ClientSide
+from .client_side import MAX_KEY_LENGTH, ClientSide
 from .exchange import Exchange
+from .records import LARGEST_NUMBER
 from .worker_side import WorkerSide
 
 __all__ = ["Operation", "Parameter", "operations"]
@@ -15,12 +16,13 @@ __all__ = ["Operation", "Parameter", "operations"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A query parameter or header of an operation."""
+    """A query parameter or header of an operation; its limits are keywords of JSON schema."""
 
     name: str
     meaning: str
     kind: str = "number"
     where: str = "query"
+    limits: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Operation:
     """One method on one path.
 
     `hot` ones are answered before the framework. `role` is the token's, None for anonymous. `answers` maps
-    each status to its meaning and, where it has a body of its own, the name of the body's schema.
+    each status to its meaning and, where it has a body of its own, the name of the body's schema. `streams`
+    says that a caller may have events instead.
     """
 
     method: str
@@ -41,18 +44,35 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     hot: bool = False
     form: bool = False
+    streams: bool = False
 
 
-WAIT = Parameter("wait", "seconds to hang for it")
-LAST_EVENT_ID = Parameter("Last-Event-ID", "the last event that was seen", "integer", "header")
+NOT_NEGATIVE = (("minimum", 0),)
+WAIT = Parameter("wait", "seconds to hang for it", limits=NOT_NEGATIVE)
+LAST_EVENT_ID = Parameter(
+    "Last-Event-ID",
+    "the last event that was seen",
+    "integer",
+    "header",
+    limits=(("minimum", 0), ("maximum", LARGEST_NUMBER)),
+)
 CALL_PARAMETERS = (
-    Parameter("wait", "seconds to wait for the answer, 30 unless given; 0 answers 202 at once"),
-    Parameter("ttl", "time to live in seconds: without an answer by then the call ends as an error"),
+    Parameter(
+        "wait", "seconds to wait for the answer, 30 unless given; 0 answers 202 at once", limits=NOT_NEGATIVE
+    ),
+    Parameter(
+        "ttl",
+        "time to live in seconds: without an answer by then the call ends as an error",
+        limits=NOT_NEGATIVE,
+    ),
     Parameter(
         "lock", "true: offer it to every worker with this method, and let one of them claim it", "boolean"
     ),
     Parameter(
-        "idempotency_key", "the same key again is the same call; also as header Idempotency-Key", "string"
+        "idempotency_key",
+        "the same key again is the same call; also as header Idempotency-Key",
+        "string",
+        limits=(("minLength", 1), ("maxLength", MAX_KEY_LENGTH)),
     ),
 )
 ENDED = ("how it ended", "Ending")
@@ -114,7 +134,11 @@ def _worker_operations(authentication: Authentication, worker: WorkerSide) -> li
             worker.messages,
             "The atomic drain",
             "worker",
-            {200: ("everything there is", "Messages"), 404: _problem("not registered")},
+            {
+                200: ("everything there is", "Messages"),
+                400: _problem("wait is wrong"),
+                404: _problem("not registered"),
+            },
             parameters=(WAIT,),
             hot=True,
         ),
@@ -213,6 +237,7 @@ def _client_operations(authentication: Authentication, client: ClientSide) -> li
             body="Params",
             parameters=CALL_PARAMETERS,
             hot=True,
+            streams=True,
         ),
         Operation(
             "GET",
@@ -220,7 +245,12 @@ def _client_operations(authentication: Authentication, client: ClientSide) -> li
             client.fetch,
             "How a call ended, or that it has not",
             "client",
-            {200: ENDED, 202: PENDING, 404: _problem("unknown, or over its retention")},
+            {
+                200: ENDED,
+                202: PENDING,
+                400: _problem("wait is wrong"),
+                404: _problem("unknown, or over its retention"),
+            },
             parameters=(WAIT,),
         ),
         Operation(
@@ -237,7 +267,11 @@ def _client_operations(authentication: Authentication, client: ClientSide) -> li
             client.feedback,
             "The feedback of a call as server-sent events, its ending as the last one",
             "client",
-            {200: ("an event stream", "EventStream"), 404: _problem("unknown")},
+            {
+                200: ("an event stream", "EventStream"),
+                400: _problem("Last-Event-ID is wrong"),
+                404: _problem("unknown"),
+            },
             parameters=(LAST_EVENT_ID,),
         ),
         Operation(

@@ -10,7 +10,19 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Call", "Ending", "Feedback", "Reason", "Registration", "Verdict", "new_request_id"]
+__all__ = [
+    "LARGEST_NUMBER",
+    "Call",
+    "Ending",
+    "Feedback",
+    "Reason",
+    "Registration",
+    "Verdict",
+    "new_request_id",
+]
+
+LARGEST_NUMBER = 2**63 - 1
+"""What the database can hold; every whole number that is stored is checked against it first."""
 
 
 class Reason(str, Enum):

@@ -6,14 +6,14 @@ import ipaddress
 import logging
 import math
 import time
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from .exchange import Exchange
 from .hub import Hub
 from .problems import Problem, bad_request, conflict, forbidden, not_found
-from .records import Feedback, Registration, Verdict
+from .records import LARGEST_NUMBER, Feedback, Registration, Verdict
 from .roster import WorkerEntry
 from .tokens import Claims, TokenAuthority
 
@@ -44,7 +44,7 @@ class FeedbackPost(msgspec.Struct):
     rid: str | None = None
     st: Literal[1, 2] = 1
     sn: str | None = None
-    ft: int = 0
+    ft: Annotated[int, msgspec.Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)] = 0
     pr: bool = False
     fc: msgspec.Raw = msgspec.field(default_factory=_null)
 

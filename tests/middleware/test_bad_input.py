@@ -114,3 +114,26 @@ def test_every_odd_id_is_unknown_and_harmless(middleware: MiddlewareProcess, wor
         body = json.dumps({"request_id": value, "status": "success"}).encode()
         headers = {"Authorization": f"Bearer {worker.token}"}
         assert worker.send("POST", "/worker/response", body, headers)[0] in (400, 404)
+
+
+def test_an_id_with_a_line_break_is_another_id(middleware: MiddlewareProcess, workers: Workers) -> None:
+    worker = workers(middleware)
+    worker.register("m")
+    for other in ("%0A", "w1%0A", "%0Aw1", "a%0Ab"):
+        assert worker.call("GET", f"/worker/heartbeat/{other}")[0] == 403
+        assert worker.call("PUT", f"/worker/notify_worker_shutdown/{other}")[0] == 403
+    assert worker.call("GET", "/worker/heartbeat/w1") == (200, True)
+
+
+def test_what_is_no_utf_8_is_passed_on_to_nobody(middleware: MiddlewareProcess, workers: Workers) -> None:
+    worker = workers(middleware)
+    worker.register("m")
+    request_id = middleware.client.start("m")
+    worker.drain()
+    headers = {"Authorization": f"Bearer {worker.token}"}
+    answer = b'{"request_id":"%b","status":"success","result":"\xff"}' % request_id.encode()
+    assert worker.send("POST", "/worker/response", answer, headers)[0] == 400
+    feedback = b'{"rid":"%b","fc":"\xff","pr":true}' % request_id.encode()
+    assert worker.send("POST", "/worker/feedback", feedback, headers)[0] == 400
+    assert worker.respond(request_id, result="ÿ") == 200
+    assert middleware.client.fetch(request_id).result == "ÿ"

@@ -97,6 +97,32 @@ def test_wrong_feedback(worker: PlainWorker, change: dict[str, object], status: 
     assert worker.call("POST", "/worker/feedback", body)[0] == status
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63), 2**64, 2**70])
+def test_a_type_that_the_database_cannot_hold_is_refused_and_the_store_goes_on(
+    middleware: MiddlewareProcess, worker: PlainWorker, number: int
+) -> None:
+    request_id = middleware.client.start("m")
+    worker.drain_some()
+    assert worker.feedback(request_id, "x", ft=number, pr=True) == 400
+    assert worker.feedback(request_id, "x", ft=2**63 - 1, pr=True) == 200
+    assert worker.respond(request_id) == 200
+    assert middleware.client.fetch(request_id).status == "success"
+    assert middleware.client.start("m")
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, str(2**63), "-1", "x", ""])
+def test_an_event_number_that_there_cannot_be_is_refused(
+    middleware: MiddlewareProcess, worker: PlainWorker, number: str
+) -> None:
+    request_id = middleware.client.start("m")
+    middleware.client.cancel(request_id)
+    form = {"service_id": middleware.service_id, "auth_secret": middleware.client_secret}
+    _, token = worker.post_form("/client/auth_token", {"grant_type": "client_credentials", **form})
+    headers = {"Authorization": f"Bearer {token['access_token']}", "Last-Event-ID": number}
+    status, body = worker.send("GET", f"/client/calls/{request_id}/feedback", None, headers)
+    assert (status, body["error"]) == (400, "bad_request")
+
+
 def test_stream_of_an_unknown_call(middleware: MiddlewareProcess) -> None:
     with pytest.raises(CallError) as caught:
         next(middleware.client.follow("unknown"))

@@ -89,6 +89,64 @@ def test_parameters_of_paths_are_described(described: dict[str, Any]) -> None:
         assert named == re.findall(r"{(\w+)}", path)
 
 
+def test_wrong_options_are_answered_with_a_status_that_is_named(
+    described: dict[str, Any], middleware: MiddlewareProcess, workers: Workers
+) -> None:
+    worker, caller = workers(middleware), workers(middleware, "caller")
+    worker.register("m")
+    form = {"grant_type": "client_credentials", "service_id": middleware.service_id}
+    answer = caller.post_form("/client/auth_token", {**form, "auth_secret": middleware.client_secret})
+    caller.token = answer[1]["access_token"]
+    with_wait = [
+        (method, path, operation)
+        for method, path, operation in operations(described)
+        if "wait" in [parameter["name"] for parameter in operation["parameters"]]
+    ]
+    assert len(with_wait) == 3
+    for method, path, operation in with_wait:
+        speaker = worker if path.startswith("/worker") else caller
+        target = path.format(request_id="x", service=middleware.service_id, method="m")
+        assert speaker.call(method, f"{target}?wait=-1")[0] == 400
+        assert "400" in operation["responses"], path
+
+
+def test_a_body_is_described_as_required_where_it_is(described: dict[str, Any]) -> None:
+    bodies = {
+        path: operation["requestBody"]["required"]
+        for _, path, operation in operations(described)
+        if "requestBody" in operation
+    }
+    assert [path for path, required in bodies.items() if not required] == ["/client/call/{service}/{method}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 200),
+        ({"run_mode": "Lazy", "port": None}, 400),
+        ({"run_mode": "Lazy", "ip": None}, 400),
+        ({"run_mode": "Connected"}, 400),
+        ({"run_mode": "Eager", "ip": None, "port": None}, 200),
+        ({"run_mode": "Eager", "ip": "a name"}, 400),
+        ({"methods": ["a/b"]}, 400),
+        ({"methods": [""]}, 400),
+    ],
+)
+def test_the_description_of_a_registration_says_what_is_taken(
+    described: dict[str, Any],
+    middleware: MiddlewareProcess,
+    workers: Workers,
+    change: dict[str, Any],
+    status: int,
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    worker = workers(middleware)
+    body = {**worker.registration("m", run_mode="Lazy"), **change}
+    assert worker.call("POST", "/worker/registration", body)[0] == status
+    schema = {"$ref": "#/components/schemas/Registration", "components": described["components"]}
+    assert jsonschema.is_valid(schema, body, validate_formats=True) == (status == 200)
+
+
 def fits(value: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> bool:
     if "$ref" in schema:
         return fits(value, schemas[schema["$ref"].rpartition("/")[2]], schemas)
