@@ -1,7 +1,7 @@
 """What one ORBIT task costs the worker's process over HTTP, and what bare POSTs to the same runtime cost.
 
     python orbit_task_cost.py tasks COUNT SLOTS
-    python orbit_task_cost.py socket|http.client COUNT
+    python orbit_task_cost.py socket|http.client COUNT THREADS
 
 A task is two calls, a poll and a result, so POSTs are counted two by two.
 """
@@ -12,7 +12,9 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ceiling import BareSocket
@@ -64,40 +66,53 @@ def run_tasks(url: str, tasks: int, slots: int) -> None:
     print(json.dumps({"cpu_us": (cpu_end - cpu) / count * 1e6, "per_second": count / (until - since)}))
 
 
-def run_posts(kind: str, url: str, count: int) -> None:
-    """So many POSTs: print the CPU of two."""
+def run_posts(kind: str, url: str, count: int, threads: int) -> None:
+    """So many POSTs, from so many threads together: print the CPU of two."""
     host, port = url.removeprefix("http://").split(":")
-    if kind == "http.client":
-        import http.client
+    begin, end = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
 
-        connection = http.client.HTTPConnection(host, int(port))
+    def post_all() -> None:
+        post = poster(kind, host, int(port))
+        for _ in range(WARM):
+            post()
+        begin.wait()
+        for _ in range(count // threads):
+            post()
+        end.wait()
 
-        def post() -> None:
-            connection.request("POST", "/v1/workers/poll", BODY, {"content-type": "application/json"})
-            connection.getresponse().read()
-    else:
-        bare = BareSocket(host, int(port))
-
-        def post() -> None:
-            bare.call(b"POST", b"/v1/workers/poll", BODY)
-
-    for _ in range(WARM):
-        post()
+    for _ in range(threads):
+        threading.Thread(target=post_all).start()
+    begin.wait()
     before, since = cpu_seconds(), time.perf_counter()
-    for _ in range(count):
-        post()
+    end.wait()
     seconds, used = time.perf_counter() - since, cpu_seconds() - before
     print(json.dumps({"cpu_us": used / count * 2e6, "per_second": count / 2 / seconds}))
 
 
-def main(kind: str, count: int, concurrency: int) -> None:
+def poster(kind: str, host: str, port: int) -> Callable[[], object]:
+    """What makes one POST over a kept connection."""
+    if kind == "socket":
+        bare = BareSocket(host, port)
+        return lambda: bare.call(b"POST", b"/v1/workers/poll", BODY)
+    import http.client
+
+    connection = http.client.HTTPConnection(host, port)
+
+    def post() -> None:
+        connection.request("POST", "/v1/workers/poll", BODY, {"content-type": "application/json"})
+        connection.getresponse().read()
+
+    return post
+
+
+def main(kind: str, count: int, threads: int) -> None:
     """Start a runtime, run what was asked for in a process of its own, and pass its figures on."""
     with running_runtime(WORKFLOW) as runtime:
         if kind == "tasks":
             with Client(server=runtime.url) as client:
                 for number in range(count):
                     client.start("Bench", {"n": number})
-        command = [sys.executable, __file__, "measure", kind, runtime.url, str(count), str(concurrency)]
+        command = [sys.executable, __file__, "measure", kind, runtime.url, str(count), str(threads)]
         subprocess.run(command, check=True)
 
 
@@ -107,6 +122,6 @@ if __name__ == "__main__":
         if measured == "tasks":
             run_tasks(url, int(number), int(slots))
         else:
-            run_posts(measured, url, int(number))
+            run_posts(measured, url, int(number), int(slots))
     else:
-        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

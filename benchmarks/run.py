@@ -243,15 +243,25 @@ def processes(report: Report, rounds: int) -> None:
 
 
 def orbit(report: Report, rounds: int) -> None:
-    """An ORBIT task over HTTP, against two bare POSTs to the same runtime."""
-    contenders = {
-        "a task, 8 slots": process("orbit_task_cost.py", "tasks", 5000, 8),
-        "a task, 1 slot": process("orbit_task_cost.py", "tasks", 5000, 1),
-        "two bare POSTs": process("orbit_task_cost.py", "socket", 6000),
-        "two POSTs by http.client": process("orbit_task_cost.py", "http.client", 4000),
-    }
+    """An ORBIT task over HTTP, against two POSTs of the ceiling with as many threads, and barer ones."""
     figures = {"cpu_us": "CPU µs", "per_second": "in a second"}
-    report.compare("ORBIT task over HTTP", take_turns(contenders, rounds), figures, "two bare POSTs")
+    with sink() as server:
+        server.offer(messages(20_000))
+        for threads in (8, 1):
+            ceiling = process("ceiling.py", server.url, 20_000, threads, "plain")
+
+            def twice(once: Contender = ceiling) -> Figures:
+                one = once()
+                return {"cpu_us": 2 * one["cpu_us"], "per_second": one["per_second"] / 2}
+
+            contenders = {
+                "a task": process("orbit_task_cost.py", "tasks", 5000, threads),
+                "two ceiling POSTs": twice,
+                "two POSTs without content": process("orbit_task_cost.py", "socket", 6000, threads),
+                "two POSTs by http.client": process("orbit_task_cost.py", "http.client", 4000, threads),
+            }
+            title = f"ORBIT task over HTTP, {threads} thread{'s' if threads > 1 else ''}"
+            report.compare(title, take_turns(contenders, rounds), figures, "two ceiling POSTs")
 
 
 BENCHMARKS: dict[str, Callable[[Report, int], None]] = {
