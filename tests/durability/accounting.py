@@ -90,6 +90,13 @@ class Caller:
             else:
                 self.wrong.append(f"call {number} has not ended {-left:.1f} s after its time: {outcome}")
 
+    def check(self) -> None:
+        """Every call ended, once, with a right result or with a cause; and most with a result."""
+        print(self.called, self.endings)
+        assert self.wrong == []
+        assert sum(self.endings.values()) == self.called
+        assert self.endings["success"] > 0.8 * self.called, self.endings
+
     def _take(self, number: int, outcome: Outcome) -> None:
         if outcome.status == "success":
             self.endings["success"] += 1

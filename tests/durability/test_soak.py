@@ -91,11 +91,9 @@ def test_a_soak_with_faults_accounts_for_every_call_and_keeps_nothing(tmp_path: 
             program.signal()
             assert program.end() == 0, program.errors
         struck = len(proxy.struck)
-    print(caller.called, caller.endings, struck, samples[0], samples[-1])
-    assert caller.wrong == []
-    assert sum(caller.endings.values()) == caller.called
+    print(struck, samples[0], samples[-1])
+    caller.check()
     assert struck > 0.02 * caller.called, "faults struck"
-    assert caller.endings["success"] > 0.8 * caller.called, caller.endings
     _check_flat(samples, caller.called)
 
 
