@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import FOOT, HEAD, PACKAGES, eventually, running
+from programs import HEAD, PACKAGES, eventually, running
 from worker_tools import worker_settings
 
 from kiwi_worker import Worker
@@ -219,57 +219,6 @@ def test_report_62_a_signal_while_the_program_is_imported_ends_it(
 
 
 RUN = ("-m", "kiwi_worker", "run", "program")
-NAMESPACE = "unshare --pid --fork --mount-proc"
-
-
-def _has_namespaces() -> bool:
-    try:
-        return not subprocess.run([*NAMESPACE.split(), "true"], check=False, capture_output=True).returncode
-    except OSError:
-        return False
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_report_63_as_process_1_of_a_namespace_it_hears_signals_and_reaps_its_children(
-    server: KiwiServer, tmp_path: Path, processes: int
-) -> None:
-    if not _has_namespaces():
-        pytest.skip("this machine lets nobody make PID namespaces")
-    body = """
-@worker.method
-def who() -> int:
-    return os.getppid() if os.getpid() != 1 else 1
-
-@worker.method
-def stop_process_1() -> None:
-    os.kill(1, signal.SIGTERM)
-
-@worker.method
-def orphan() -> None:
-    subprocess.run(["sh", "-c", "sleep 0.05 & exit 0"])
-
-@worker.method
-def zombies() -> int:
-    states = (open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
-              for pid in os.listdir("/proc") if pid.isdigit())
-    return sum(state == "Z" for state in states)
-"""
-    (tmp_path / "program.py").write_text(HEAD + body + FOOT)
-    settings = worker_settings(server, run_mode="eager", wait=5, processes=processes, grace_period=5)
-    environment = {f"KIWI_{key.upper()}": str(value) for key, value in settings.items()}
-    with subprocess.Popen(
-        [*NAMESPACE.split(), sys.executable, "program.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": PACKAGES, **environment},
-    ) as program:
-        try:
-            answer = server.assert_answered_once(server.enqueue("who"), "success", timeout=20)
-            assert answer["result"] == 1
-            server.enqueue("stop_process_1")
-            assert program.wait(20) == 0
-        finally:
-            program.kill()
-    assert len(server.shutdowns) == processes
 
 
 def test_report_63_a_signal_right_after_the_start_ends_it(tmp_path: Path) -> None:

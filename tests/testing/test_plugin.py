@@ -13,7 +13,8 @@ import kiwi_worker
 pytest_plugins = ["pytester"]
 
 ROOT = str(Path(kiwi_worker.__file__).parents[1])
-OPTIONS = ("-W", "error", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist")
+OTHERS = ("randomly", "cacheprovider", "xdist", "schemathesis")
+OPTIONS = ("-W", "error", *(word for name in OTHERS for word in ("-p", f"no:{name}")))
 
 
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> pytest.RunResult:
