@@ -206,7 +206,7 @@ class Core:
         while data := (yield More(self._hang(place.until) + (READ_MARGIN if place.until is None else 0.01))):
             for name, number, content in events.feed(data):
                 if place.request_id is None:
-                    place.request_id = read_json(content, dict[str, Any])["request_id"]
+                    place.request_id = read_json(content, _Accepted).request_id
                 if name == "feedback":
                     place.seen = number
                     yield Emit(read_json(content, Feedback))
@@ -304,7 +304,7 @@ def check(answer: Answer) -> Answer:
     try:
         problem = msgspec.json.decode(answer.body, type=dict[str, Any])
         text, code = str(problem["message"]), str(problem["error"])
-    except (msgspec.DecodeError, KeyError):
+    except (msgspec.DecodeError, RecursionError, KeyError):
         text, code = "the answer is not the middleware's own", None
     raise CallError(f"the middleware answered {answer.status}: {text}", http_status=answer.status, code=code)
 
@@ -328,8 +328,14 @@ def read_json(text: bytes, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ProtocolError(f"the middleware's answer cannot be read: {error}") from None
+
+
+class _Accepted(msgspec.Struct):
+    """The first event of a call that is followed."""
+
+    request_id: str
 
 
 class _Place:

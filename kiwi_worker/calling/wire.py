@@ -180,7 +180,11 @@ class EventReader:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[tuple[str, int, bytes]]:
-        """The events that are whole now: name, number (0 without one), data."""
+        """The events that are whole now: name, number (0 without one), data.
+
+        Raises:
+            ProtocolError: one of them cannot be read.
+        """
         *blocks, self._buffer = (self._buffer + data).split(b"\n\n")
         return [event for block in blocks if (event := _event(block)) is not None]
 
@@ -189,4 +193,7 @@ def _event(block: bytes) -> tuple[str, int, bytes] | None:
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
     if b"data" not in fields:
         return None
-    return fields.get(b"event", b"message").decode(), int(fields.get(b"id", b"0")), fields[b"data"]
+    try:
+        return fields.get(b"event", b"message").decode(), int(fields.get(b"id", b"0")), fields[b"data"]
+    except ValueError:
+        raise ProtocolError("the server sent an event whose name or number cannot be read") from None

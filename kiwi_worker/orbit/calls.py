@@ -287,7 +287,7 @@ def _refusal(answer: Answer) -> tuple[str | None, str]:
     try:
         error = msgspec.json.decode(answer.body, type=dict[str, Any])["error"]
         return str(error["code"]), str(error["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError):
         # a plain-text 400 or 422 describes the problem itself
         return None, answer.body[:500].decode("utf-8", "replace").strip() or "without a text"
 
@@ -305,7 +305,7 @@ def _kind(status: int, code: str | None) -> type[OrbitCallError]:
 def _decoded(answer: Answer) -> Any:
     try:
         return msgspec.json.decode(answer.body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise _not_the_protocol(answer) from None
 
 

@@ -176,7 +176,7 @@ class HttpWire:
     def _read(call: str, decode: Callable[[bytes], Read], answer: Answer) -> Read:
         try:
             return decode(answer.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if answer.header(VERSION_HEADER) is None:
                 raise _not_the_protocols(call, answer) from None
             raise ProtocolError(f"the answer to {call} is not what the protocol page says: {error}") from None
@@ -190,7 +190,7 @@ def _refusal(path: str, answer: Answer) -> Refused:
     code, message = "", answer.body[:200].decode("utf-8", "replace").strip()
     try:
         problem = _read_error(answer.body).error
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass  # plain text is the protocol's own for 400 and 422, and a proxy's for anything
     else:
         code, message = problem.code, problem.message
