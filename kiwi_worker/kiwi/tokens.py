@@ -36,15 +36,15 @@ _GIVEN_OUT_AND_REFUSED = (
 class _Held:
     """The token in use and its times on the monotonic clock."""
 
-    __slots__ = ("authorization", "expires_at", "fetched_at", "refresh_at", "token")
+    __slots__ = ("authorization", "asked_at", "expires_at", "refresh_at", "token")
 
-    def __init__(self, token: Token | None, now: float, margin: float) -> None:
+    def __init__(self, token: Token | None, asked_at: float, margin: float) -> None:
         lifetime = 0.0 if token is None else token.lifetime_seconds
         self.token = token
         self.authorization = "" if token is None else token.authorization
-        self.fetched_at = now
-        self.expires_at = now + lifetime
-        self.refresh_at = now + (lifetime - min(margin, lifetime / 2))
+        self.asked_at = asked_at
+        self.expires_at = asked_at + lifetime
+        self.refresh_at = asked_at + (lifetime - min(margin, lifetime / 2))
 
 
 class _Flight:
@@ -216,6 +216,8 @@ class TokenManager:
             self._land_without(flight, TokenUnavailable("no thread could be started to fetch a token"))
 
     def _fly(self, flight: _Flight) -> None:
+        # A token may have been given out at any time since it was asked for.
+        asked_at = self._clock()
         try:
             token = self._fetched()
         except KiwiWorkerError as error:
@@ -225,7 +227,7 @@ class TokenManager:
             self._land_without(flight, broken_off)
             raise
         else:
-            self._land_with(flight, token)
+            self._land_with(flight, token, asked_at)
 
     def _fetched(self) -> Token:
         """By refresh token where there is one, by the service's secret otherwise.
@@ -242,12 +244,12 @@ class TokenManager:
             raise
         return refreshed or self._grants.client_credentials()
 
-    def _land_with(self, flight: _Flight, token: Token) -> None:
+    def _land_with(self, flight: _Flight, token: Token, asked_at: float) -> None:
         with self._lock:
             if flight is not self._flight:
                 return
             self._flight = None
-            self._held = _Held(token, self._clock(), self._margin)
+            self._held = _Held(token, asked_at, self._margin)
             self._renewable = token
             failure, self._failure = self._failure, None
             self._pauses.reset()
@@ -281,7 +283,7 @@ class TokenManager:
         return error
 
     def _count_refusal(self, held: _Held) -> int:
-        lived_seconds = self._clock() - held.fetched_at
+        lived_seconds = self._clock() - held.asked_at
         if lived_seconds >= _SHORT_LIFE_SECONDS:
             self._refusals = 0
             self._pauses_after_refusals.reset()

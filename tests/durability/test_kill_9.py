@@ -98,6 +98,8 @@ def test_kill_9_at_random_moments_loses_and_doubles_nothing(tmp_path: Path, run_
             caller.stop()
         with running(METHODS, middleware.url, tmp_path, **settings) as program:
             caller.settle(all_of_them=True)
+            # One more, so that the last worker is there to be stopped in order.
+            assert middleware.client.call("work", [caller.called], timeout=TIME_TO_LIVE) == caller.called
             program.signal()
             assert program.end() == 0, program.errors
     caller.check()
@@ -128,6 +130,8 @@ def test_kill_9_at_random_moments_loses_no_task_and_reports_one_outcome_of_each(
             stop.set()
             starter.join()
         with running(TASKS, runtime.url, tmp_path, **settings) as program:
+            # One more, so that the last worker is there to be stopped in order.
+            started.append(client.start("Work", {"number": len(started)}))
             ended = [client.wait(execution_id, timeout=TIME_TO_LIVE) for execution_id in started]
             program.signal()
             assert program.end() == 0, program.errors

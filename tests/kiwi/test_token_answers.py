@@ -115,6 +115,23 @@ class TestLifetime:
             assert clock.now - given_out[manager.authorization()] < 60
         assert 5 <= len(given_out) <= 11
 
+    def test_the_time_of_a_token_counts_from_when_it_was_asked_for(
+        self, endpoint: TokenEndpoint, make: Make, clock: Clock
+    ) -> None:
+        def reply(_: dict[str, str]) -> Any:
+            clock.now += 40  # it is on its way for so long
+            return opaque("slow", expires_in=60)
+
+        endpoint.reply_with(reply)
+        manager = make(margin=10)
+        manager.authorization()
+        clock.now += 9
+        manager.authorization()
+        assert len(endpoint.forms) == 1
+        clock.now += 1
+        manager.authorization()
+        eventually(lambda: len(endpoint.forms) == 2)
+
     def test_an_opaque_token_without_expires_in_is_used_until_it_is_refused(
         self, endpoint: TokenEndpoint, make: Make, clock: Clock
     ) -> None:
