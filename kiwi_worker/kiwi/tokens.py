@@ -36,7 +36,7 @@ _GIVEN_OUT_AND_REFUSED = (
 class _Held:
     """The token in use and its times on the monotonic clock."""
 
-    __slots__ = ("authorization", "asked_at", "expires_at", "refresh_at", "token")
+    __slots__ = ("asked_at", "authorization", "expires_at", "refresh_at", "token")
 
     def __init__(self, token: Token | None, asked_at: float, margin: float) -> None:
         lifetime = 0.0 if token is None else token.lifetime_seconds
