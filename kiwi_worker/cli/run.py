@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,6 +86,7 @@ def _run(target: str, check: bool, show_traceback: bool, given: CommandLine) -> 
         workers = _load(target, given)
         if check:
             return _checked(workers)
+        _refuse_empty(workers)
         status, error = _run_to_status(workers)
     except KiwiWorkerError as problem:
         status, error = problem.exit_status, problem
@@ -149,10 +150,15 @@ def _checked(workers: Workers) -> int:
         _check_secret(worker)
         for line in report_lines(worker):
             click.echo(line)
-        if not list(worker._definitions()):
-            raise DefinitionError(f"{worker!r} has no methods: decorate a function")
+        _refuse_empty([worker])
     click.echo("all right; connected to nothing")
     return 0
+
+
+def _refuse_empty(workers: Iterable[WorkerBase[Any]]) -> None:
+    for worker in workers:
+        if not list(worker._definitions()):
+            raise DefinitionError(f"{worker!r} has no methods: decorate a function")
 
 
 def _check_secret(worker: WorkerBase[Any]) -> None:

@@ -231,3 +231,7 @@ def test_a_signal_during_the_import_ends_the_process(
         assert process.stdout.readline() == "importing\n"
         process.send_signal(number)
         assert process.wait(LIMIT_SECONDS) == status
+
+
+def test_a_worker_without_methods_is_refused_by_run_as_it_is_by_check(folder: Path) -> None:
+    assert "has no methods: decorate a function" in refused(folder, "tasks:empty", KIWI_SERVICE_ID="shop")
