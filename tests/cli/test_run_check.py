@@ -235,3 +235,12 @@ def test_a_signal_during_the_import_ends_the_process(
 
 def test_a_worker_without_methods_is_refused_by_run_as_it_is_by_check(folder: Path) -> None:
     assert "has no methods: decorate a function" in refused(folder, "tasks:empty", KIWI_SERVICE_ID="shop")
+
+
+@pytest.mark.parametrize("check", [[], ["--check"]])
+def test_an_address_with_a_password_is_refused_by_check_as_it_is_by_run(
+    folder: Path, check: list[str]
+) -> None:
+    said = refused(folder, "tasks", *check, KIWI_SERVICE_ID="shop", KIWI_MIDDLEWARE_URL="http://me:pa55@h/")
+    assert "KIWI_MIDDLEWARE_URL: must not hold a user name or password" in said
+    assert "pa55" not in said
