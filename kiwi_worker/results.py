@@ -43,12 +43,13 @@ _DEPTH_SEARCHED = 30
 _TEXT_LIMIT = 200
 
 
-def encode_result(value: object, max_bytes: int | None = None) -> bytes:
-    """The JSON text of a result.
+def encode_result(value: object, max_bytes: int | None = None, *, called: str = "result") -> bytes:
+    """The JSON text of a result, or of another value that a person hands in.
 
     Args:
         value: what the handler returned.
         max_bytes: the longest text that may be sent, in bytes; None for any length.
+        called: how an error names the value.
 
     Raises:
         UnencodableResult: it has no JSON text, or a longer one than that. Nothing else is raised.
@@ -56,11 +57,15 @@ def encode_result(value: object, max_bytes: int | None = None) -> bytes:
     try:
         text = _encode(value)
     except Exception as error:  # noqa: BLE001 - hooks and properties of the user's objects may raise anything
-        raise UnencodableResult(_explained(value, error)) from None
+        raise UnencodableResult(_explained(value, error, called)) from None
     if value is not None and b"null" in text and not _is_finite(value):
-        raise UnencodableResult(_explained(value, _NOT_FINITE, fails=lambda part: not _is_finite(part)))
+        raise UnencodableResult(
+            _explained(value, _NOT_FINITE, called, fails=lambda part: not _is_finite(part))
+        )
     if max_bytes is not None and len(text) > max_bytes:
-        raise UnencodableResult(f"result of {len(text)} bytes is larger than the limit of {max_bytes} bytes")
+        raise UnencodableResult(
+            f"{called} of {len(text)} bytes is larger than the limit of {max_bytes} bytes"
+        )
     return text
 
 
@@ -92,7 +97,7 @@ def _from_numpy(value: Any) -> Any:
     if unit is None:
         return value.tolist()
     if (value != value).any():
-        raise ValueError("NaT has no JSON form; return None, or leave the value out")
+        raise ValueError("NaT has no JSON form; use None, or leave the value out")
     return value.astype(unit).tolist()
 
 
@@ -151,17 +156,19 @@ def _finite_only() -> Callable[[Any], str]:
     return json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
-_NOT_FINITE = ValueError("NaN and infinities have no JSON form; return None, or leave the value out")
+_NOT_FINITE = ValueError("NaN and infinities have no JSON form; use None, or leave the value out")
 
 
-def _explained(value: object, error: Exception, fails: Callable[[object], bool] | None = None) -> str:
-    """What is wrong with a result, and where in it."""
+def _explained(
+    value: object, error: Exception, called: str, fails: Callable[[object], bool] | None = None
+) -> str:
+    """What is wrong with a value, and where in it."""
     try:
         path, culprit, holds_itself = _searched(value, fails or _is_refused)
         problem = "it contains itself" if holds_itself else _problem(culprit, error)
     except Exception:  # noqa: BLE001 - objects that broke the encoder may break the search; the answer goes out
         path, culprit, problem = "$", value, _text_of(error)
-    return f"result cannot be encoded as JSON: `{type(culprit).__qualname__}` at `{path}`: {problem}"
+    return f"{called} cannot be encoded as JSON: `{type(culprit).__qualname__}` at `{path}`: {problem}"
 
 
 def _problem(culprit: object, error: Exception) -> str:

@@ -290,7 +290,7 @@ def encode_params(params: object) -> bytes:
         isinstance(params, (str, bytes)) or not isinstance(params, (Mapping, Sequence))
     ):
         raise TypeError(f"params are a mapping, a sequence or None, not {type(params).__name__}")
-    return encode_result(params)
+    return encode_result(params, called="params")
 
 
 def check(answer: Answer) -> Answer:

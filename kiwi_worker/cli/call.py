@@ -14,7 +14,7 @@ from ..calling.core import Options
 from ..calling.settings import ClientSettings
 from ..client import Client, Feedback, Outcome
 from ..errors import KiwiWorkerError, NotSent
-from .options import config_option, settings_options
+from .options import Seconds, config_option, settings_options
 
 __all__ = ["call"]
 
@@ -26,16 +26,14 @@ FAST_RETRY = 1.0
 
 
 @click.command("call")
-@click.argument("target", metavar="[SERVICE/]METHOD")
+@click.argument("target", metavar="[SERVICE/]METHOD", default="")
 @click.argument("params", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--params", "params_json", metavar="JSON", help="All params as one JSON object or array.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: outcome and feedback as JSON lines.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer than this.")
+@click.option("--timeout", type=Seconds(min=0), metavar="SECONDS", help="Wait no longer than this.")
 @click.option("--no-wait", is_flag=True, help="Print the request id and do not wait.")
 @click.option("--fetch", metavar="REQUEST_ID", help="Wait for an earlier call instead; METHOD is left out.")
-@click.option(
-    "--ttl", type=click.FloatRange(min=0), metavar="SECONDS", help="The time the call may take in all."
-)
+@click.option("--ttl", type=Seconds(min=0), metavar="SECONDS", help="The time the call may take in all.")
 @click.option("--lock", is_flag=True, help="Offer it to every worker, and let one of them claim it.")
 @click.option("--idempotency-key", metavar="KEY", help="The same key again is the same call.")
 @click.option("--secret-file", metavar="FILE", help="The same as --client-secret-file.")
@@ -90,6 +88,8 @@ def call(
 
 def _split(target: str, *, fetched: bool) -> tuple[str | None, str]:
     service_id, slash, method = target.rpartition("/")
+    if not target and not fetched:
+        raise click.UsageError("Missing argument '[SERVICE/]METHOD'")
     if fetched:
         return (target.rstrip("/") or None), ""
     if (slash and not service_id) or not method:
@@ -104,9 +104,11 @@ def _params(pairs: Iterable[str], whole: str | None) -> Any:
     if pairs:
         raise click.UsageError("give either KEY=VALUE pairs or --params, not both")
     try:
-        params = json.loads(whole)
+        params = json.loads(whole, parse_constant=_refuse)
     except ValueError as error:
         raise click.BadParameter(f"is no JSON: {error}", param_hint="--params") from None
+    except RecursionError:
+        raise click.BadParameter("is nested too deep", param_hint="--params") from None
     if not isinstance(params, (dict, list)):
         raise click.BadParameter("write a JSON object or array", param_hint="--params")
     return params
@@ -120,10 +122,14 @@ def _pair(text: str) -> tuple[str, Any]:
         return key, json.loads(value, parse_constant=_refuse)
     except ValueError:
         return key, value
+    except RecursionError:
+        raise click.BadParameter(
+            f"the value of {key} is nested too deep", param_hint="[KEY=VALUE]..."
+        ) from None
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(constant)
+    raise ValueError(f"{constant} has no JSON form")
 
 
 def _show(items: Iterator[Feedback | Outcome], as_json: bool) -> Outcome:
@@ -181,7 +187,7 @@ def percent_of(content: Any) -> float | None:
         text = content.strip()
         try:
             content = json.loads(text.removesuffix("%").strip())
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if text.endswith("%"):
             return _within(content)

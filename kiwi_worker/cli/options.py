@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -12,9 +13,19 @@ from ..errors import SettingsError
 from ..settings import Setting, Settings, settings_of
 from ..settings.kinds import Flag, ListOf
 
-__all__ = ["check_options", "config_option", "options_of", "settings_options"]
+__all__ = ["Seconds", "check_options", "config_option", "options_of", "settings_options"]
 
 C = TypeVar("C", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds within a range: NaN passes every comparison that click makes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds, like 10 or 0.5", param, ctx)
+        return seconds
 
 
 def settings_options(*classes: type[Settings]) -> Callable[[C], C]:

@@ -14,6 +14,8 @@ import click
 
 from kiwi_worker.kiwi.probe import acknowledgement, pull_signal
 
+from .options import Seconds
+
 __all__ = ["probe"]
 
 _LONGEST_DATAGRAM = 65_536
@@ -56,7 +58,7 @@ def _read_target(context: click.Context, parameter: click.Parameter, value: str)
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many packets.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True, max=3600),
+    type=Seconds(min=0, min_open=True, max=3600),
     default=2.0,
     show_default=True,
     help="Seconds to wait for each ACK.",

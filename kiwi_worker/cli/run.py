@@ -9,15 +9,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from kiwi_worker.errors import DefinitionError, KiwiWorkerError, SettingsError
-from kiwi_worker.settings import CommandSettings, KiwiSettings, OrbitSettings, secret_reader, settings_of
+from kiwi_worker.settings import (
+    CommandSettings,
+    KiwiSettings,
+    OrbitSettings,
+    secret_reader,
+    settings_of,
+)
 from kiwi_worker.settings.command_line import CommandLine, command_line
+from kiwi_worker.settings.worker import WorkerSettings
+from kiwi_worker.transport.tls import TlsFiles
 from kiwi_worker.worker import WorkerBase
 
 from .group import one_line
@@ -81,11 +89,12 @@ def run(
 
 def _run(target: str, check: bool, show_traceback: bool, given: CommandLine) -> int:
     try:
-        log = CommandSettings.load(options=options_of(CommandSettings, given.options), config=given.config)
+        log = _command_settings(given)
         configure_logging(log.log_level)
         workers = _load(target, given)
         if check:
             return _checked(workers)
+        _refuse_empty(workers)
         status, error = _run_to_status(workers)
     except KiwiWorkerError as problem:
         status, error = problem.exit_status, problem
@@ -94,6 +103,15 @@ def _run(target: str, check: bool, show_traceback: bool, given: CommandLine) -> 
             traceback.print_exception(error.__cause__ or error)
         click.echo(f"kiwi-worker run: {one_line(error)}", err=True)
     return status
+
+
+def _command_settings(given: CommandLine) -> CommandSettings:
+    own = {name for setting in settings_of(CommandSettings) for name in setting.environment}
+    own.add(CommandSettings.config_variable)
+    # The settings of the worker warn of variables that nobody has, when there is a log to warn in.
+    environ = {name: value for name, value in os.environ.items() if name in own}
+    options = options_of(CommandSettings, given.options)
+    return CommandSettings.load(options=options, config=given.config, environ=environ)
 
 
 def _load(target: str, given: CommandLine) -> Workers:
@@ -147,18 +165,34 @@ def _checked(workers: Workers) -> int:
     for worker in workers:
         worker.check()
         _check_secret(worker)
+        _check_certificates(worker.settings)
         for line in report_lines(worker):
             click.echo(line)
-        if not list(worker._definitions()):
-            raise DefinitionError(f"{worker!r} has no methods: decorate a function")
+        _refuse_empty([worker])
     click.echo("all right; connected to nothing")
     return 0
+
+
+def _refuse_empty(workers: Iterable[WorkerBase[Any]]) -> None:
+    for worker in workers:
+        if not list(worker._definitions()):
+            raise DefinitionError(f"{worker!r} has no methods: decorate a function")
 
 
 def _check_secret(worker: WorkerBase[Any]) -> None:
     settings = worker.settings
     if isinstance(settings, KiwiSettings) and secret_reader(settings) is None:
         raise SettingsError("auth_secret", "is missing; set KIWI_AUTH_SECRET or auth_secret_file")
+
+
+def _check_certificates(settings: WorkerSettings) -> None:
+    """What a start reads only when it connects."""
+    if isinstance(settings, KiwiSettings):
+        encrypted = settings.middleware_url.startswith("https:")
+    else:
+        encrypted = isinstance(settings, OrbitSettings) and settings.scheme in ("https", "grpcs")
+    if encrypted:
+        TlsFiles(settings.ca_file, settings.client_cert, settings.client_key).server_context()
 
 
 def _leave_soon(status: int) -> None:

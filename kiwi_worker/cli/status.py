@@ -64,10 +64,8 @@ def _ask(file: str | None, url: str | None) -> dict[str, Any]:
 
 
 def _fetch(url: str) -> Any:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme != "http" or not parts.hostname:
-        raise click.UsageError(f"{url!r} is not an address such as http://127.0.0.1:8421")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=LIMIT_SECONDS)
+    host, port = _address(url)
+    connection = http.client.HTTPConnection(host, port, timeout=LIMIT_SECONDS)
     try:
         connection.request("GET", "/status")
         body = connection.getresponse().read(MOST_BYTES)
@@ -79,6 +77,16 @@ def _fetch(url: str) -> Any:
         return json.loads(body)
     except ValueError:
         raise ValueError(f"what answers at {url} is no worker's health port") from None
+
+
+def _address(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme == "http" and parts.hostname:
+            return parts.hostname, parts.port or 80
+    except ValueError:  # a port or a bracket that is none
+        pass
+    raise click.UsageError(f"{url!r} is not an address such as http://127.0.0.1:8421")
 
 
 def _checked(said: Any) -> dict[str, Any]:

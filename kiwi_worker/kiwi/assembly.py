@@ -75,5 +75,5 @@ def _verifier(settings: KiwiSettings) -> Callable[[str], Claims] | None:
         return None
     if settings.jwks_url is None:
         return TokenVerifier(key=settings.jwt_key.reveal() if settings.jwt_key else None)
-    jwks = Endpoint(settings.jwks_url, ca_file=settings.ca_file, proxy=settings.proxy)
+    jwks = Endpoint(settings.jwks_url, ca_file=settings.ca_file, proxy=settings.proxy, setting="jwks_url")
     return TokenVerifier(jwks=jwks, user_agent=USER_AGENT)

@@ -93,13 +93,20 @@ class Grants:
         form = {"grant_type": "client_credentials", "auth_secret": self._read_secret()}
         answer = self._post(form, self._service_id)
         if answer.status in _CREDENTIALS_REFUSED:
-            raise AuthenticationError(
-                f"the middleware refused the credentials of service {self._service_id!r}, worker "
-                f"{self._worker_id!r} (status {answer.status}): check service_id and auth_secret",
-                status=answer.status,
-            )
+            raise AuthenticationError(self._refusal(answer.status), status=answer.status)
         _check_status(answer)
         return self._token(answer, None)
+
+    def _refusal(self, status: int) -> str:
+        if self._service_id is None:
+            return (
+                f"the middleware refused the credentials of worker {self._worker_id!r} (status {status}), "
+                "which were sent without a service_id: set it, and check auth_secret"
+            )
+        return (
+            f"the middleware refused the credentials of service {self._service_id!r}, worker "
+            f"{self._worker_id!r} (status {status}): check service_id and auth_secret"
+        )
 
     def refresh(self, token: Token) -> Token | None:
         """A token for the refresh token of an earlier one, or None when that is refused.

@@ -40,6 +40,7 @@ def _http(settings: OrbitSettings, servers: Servers) -> tuple[Callable[..., Wire
             client_cert=settings.client_cert,
             client_key=settings.client_key,
             proxy=settings.proxy,
+            setting="server",
         )
         for url in settings.server
     ]

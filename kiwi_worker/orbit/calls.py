@@ -184,7 +184,11 @@ class Calls:
     def start(self, workflow: str, value: object, execution_id: str | None) -> Steps[str]:
         """Start an execution; its id."""
         wanted = str(uuid.uuid4()) if execution_id is None else execution_id
-        body = {"workflow": workflow, "input": msgspec.Raw(encode_result(value)), "execution_id": wanted}
+        body = {
+            "workflow": workflow,
+            "input": msgspec.Raw(encode_result(value, called="input")),
+            "execution_id": wanted,
+        }
         answer = yield from self._call(Ask("POST", "/v1/executions", msgspec.json.encode(body)))
         return str(_object(answer).get("execution_id", wanted))
 

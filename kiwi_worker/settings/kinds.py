@@ -208,15 +208,22 @@ class OutputFile(Path):
 
 
 class Url(Text):
-    """An address with a scheme and a host. Errors never show it, since it may carry a password."""
+    """An address with a scheme and a host. Errors never show it, since it may carry a password.
+
+    Args:
+        schemes: those it may begin with.
+        query: whether it may hold a query and a fragment.
+        user: whether it may hold a user name and password.
+    """
 
     noun = "address"
     metavar = "URL"
 
-    def __init__(self, *schemes: str, query: bool = False) -> None:
+    def __init__(self, *schemes: str, query: bool = False, user: bool = False) -> None:
         super().__init__()
         self.schemes = schemes
         self.query = query
+        self.user = user
 
     def read(self, text: str) -> str:
         text = super().read(text)
@@ -226,6 +233,8 @@ class Url(Text):
             raise Misfit(f"is no address that begins with {' or '.join(s + '://' for s in self.schemes)}")
         if not self._well_formed(text):
             raise Misfit(f"is no address like {self.schemes[0]}://host:port")
+        if not self.user and "@" in text.partition("://")[2].partition("/")[0]:
+            raise Misfit("must not hold a user name or password")
         return MaskedUrl(text)
 
     def _well_formed(self, text: str) -> bool:

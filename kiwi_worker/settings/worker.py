@@ -121,7 +121,7 @@ class WorkerSettings(Settings):
         note="Needed only when the key is not in the certificate's file.",
     )
     proxy: str | None = setting(
-        Url("http", "https"),
+        Url("http", "https", user=True),
         "the address of the proxy through which the server is reached",
         note="The variables HTTP_PROXY and HTTPS_PROXY are not read.",
     )

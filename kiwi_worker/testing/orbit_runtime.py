@@ -44,6 +44,8 @@ class RunningRuntime:
         self._ports = {"http": 0, "grpc": 0}
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._ready = threading.Event()
+        """It serves, or has ended."""
+        self._serves = False
         self._reader: threading.Thread | None = None
 
     def start(self) -> None:
@@ -53,6 +55,7 @@ class RunningRuntime:
             RuntimeError: if it ended or does not serve in time; the text holds what it said.
         """
         self._ready.clear()
+        self._serves = False
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kiwi_worker.cli.orbit_runtime", *self._arguments, *self._addresses()],
             env=self._environment,
@@ -63,7 +66,7 @@ class RunningRuntime:
         )
         self._reader = threading.Thread(target=self._read, name="orbit-runtime-output", daemon=True)
         self._reader.start()
-        if not self._ready.wait(START_LIMIT_SECONDS) or not self.url:
+        if not self._ready.wait(START_LIMIT_SECONDS) or not self._serves:
             self.kill()
             raise RuntimeError(f"the dev runtime did not start:\n{self.output()}")
 
@@ -84,6 +87,7 @@ class RunningRuntime:
         if line.startswith("serving "):
             self._note_address(line.removeprefix("serving "))
         if line == _READY:
+            self._serves = True
             self._ready.set()
 
     def _note_address(self, url: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 EXTRAS = (
     "starlette",
     "uvicorn",
@@ -79,3 +80,34 @@ def test_a_missing_extra_is_named(
     assert ended.returncode != 0
     assert len(ended.stderr.splitlines()) == 1
     assert f"pip install 'kiwi-worker[{extra}]'" in ended.stderr
+
+
+@pytest.fixture
+def without_grpc(bare: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """An environment in which only the libraries of gRPC cannot be imported."""
+    for name in EXTRAS:
+        if name not in ("grpc", "grpc_tools", "google"):
+            (tmp_path / f"{name}.py").unlink()
+    return bare
+
+
+def test_a_dev_runtime_that_lacks_grpc_serves_nothing_at_all(without_grpc: dict[str, str]) -> None:
+    deploy = str(EXAMPLES / "greet.toml")
+    ended = run(
+        without_grpc, "orbit-runtime", "--deploy", deploy, "--port", "0", "--grpc-addr", "127.0.0.1:0"
+    )
+    assert (ended.returncode, ended.stdout) == (78, "")
+    assert "pip install 'kiwi-worker[orbit-grpc]'" in ended.stderr
+
+
+def test_the_example_over_grpc_says_what_is_missing_instead_of_waiting(without_grpc: dict[str, str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / "orbit_in_one_go.py"), "grpc"],
+        env=without_grpc,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "pip install 'kiwi-worker[orbit-grpc]'" in ended.stderr

@@ -231,3 +231,44 @@ def test_a_signal_during_the_import_ends_the_process(
         assert process.stdout.readline() == "importing\n"
         process.send_signal(number)
         assert process.wait(LIMIT_SECONDS) == status
+
+
+def test_a_worker_without_methods_is_refused_by_run_as_it_is_by_check(folder: Path) -> None:
+    assert "has no methods: decorate a function" in refused(folder, "tasks:empty", KIWI_SERVICE_ID="shop")
+
+
+@pytest.mark.parametrize("check", [[], ["--check"]])
+def test_an_address_with_a_password_is_refused_by_check_as_it_is_by_run(
+    folder: Path, check: list[str]
+) -> None:
+    said = refused(folder, "tasks", *check, KIWI_SERVICE_ID="shop", KIWI_MIDDLEWARE_URL="http://me:pa55@h/")
+    assert "KIWI_MIDDLEWARE_URL: must not hold a user name or password" in said
+    assert "pa55" not in said
+
+
+@pytest.mark.parametrize(
+    "source", ["from kiwi_worker import Worker", "from kiwi_worker.orbit import OrbitWorker"]
+)
+def test_check_reads_certificates_that_a_start_would_refuse(folder: Path, source: str) -> None:
+    name = source.rpartition(" ")[2]
+    decorator = "method" if name == "Worker" else 'task("f", version="1")'
+    (folder / "secure.py").write_text(
+        f"{source}\nworker = {name}()\n@worker.{decorator}\ndef f(input: dict) -> dict: ...\n"
+    )
+    (folder / "ca.pem").write_text("none")
+    addresses = {"KIWI_MIDDLEWARE_URL": "https://h", "ORBIT_SERVER": "https://h", "KIWI_CA_FILE": "ca.pem"}
+    ended = kiwi_worker(folder, "run", "secure", "--check", **addresses)
+    assert ended.returncode == 78
+    assert ended.stderr == "kiwi-worker run: ca_file: holds no certificates in PEM form\n"
+
+
+def test_a_misspelt_variable_is_warned_about_once(folder: Path) -> None:
+    (folder / "one.py").write_text(
+        "from kiwi_worker import Worker\nworker = Worker()\nworker.method('f')(len)\n"
+    )
+    ended = kiwi_worker(folder, "run", "one", "--check", KIWI_CONCURENCY="3", KIWI_LOG_LEVL="info")
+    said = [line.partition(" WARNING kiwi_worker.settings: ")[2] for line in ended.stderr.splitlines()]
+    assert said == [
+        "environment variable KIWI_CONCURENCY is no setting; did you mean KIWI_CONCURRENCY?",
+        "environment variable KIWI_LOG_LEVL is no setting; did you mean KIWI_LOG_LEVEL?",
+    ]

@@ -85,6 +85,12 @@ def test_no_wait_and_fetch(middleware: MiddlewareProcess) -> None:
     assert json.loads(fetched.stdout) == {"n": 1}
 
 
+def test_fetch_without_a_method_when_the_service_is_set(middleware: MiddlewareProcess) -> None:
+    request_id = call(middleware, "demo/count", "--no-wait").stdout.strip()
+    fetched = call(middleware, "--fetch", request_id, KIWI_SERVICE_ID="demo")
+    assert (fetched.returncode, fetched.stdout) == (0, "counted\n"), fetched.stderr
+
+
 def test_timeout(middleware: MiddlewareProcess) -> None:
     ended = call(middleware, "demo/hang", "--timeout", "0.2", "--ttl", "30")
     assert ended.returncode == 75
@@ -119,6 +125,13 @@ def test_secret_from_a_file(middleware: MiddlewareProcess, tmp_path: Path) -> No
         (["other/echo"], {}, 77, "refused"),
         (["demo/echo"], {"KIWI_MIDDLEWARE_URL": "http://127.0.0.1:9"}, 69, "http://127.0.0.1:9"),
         (["demo", "--fetch", "unknown"], {}, 1, "no such call"),
+        ([], {"KIWI_SERVICE_ID": "demo"}, 2, "Missing argument '[SERVICE/]METHOD'"),
+        (["demo/echo", "--timeout", "nan"], {}, 2, "no number of seconds"),
+        (["demo/echo", "--ttl", "inf"], {}, 2, "no number of seconds"),
+        (["demo/echo", "--params", '{"a": NaN}'], {}, 2, "NaN has no JSON form"),
+        (["demo/echo", "--params", "[" * 100_000], {}, 2, "--params: is nested too deep"),
+        (["demo/echo", "a=" + "[" * 100_000], {}, 2, "the value of a is nested too deep"),
+        (["demo/echo", "a=1e999"], {}, 1, "params cannot be encoded as JSON: `float` at `$.a`"),
     ],
 )
 def test_error_on_one_line(

@@ -121,6 +121,12 @@ def test_a_target_that_is_none_is_a_usage_error(target: str) -> None:
     assert "is not HOST:PORT, such as 127.0.0.1:55222" in result.stderr
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+def test_a_timeout_that_is_none_is_a_usage_error(port: int, seconds: str) -> None:
+    result = run(f"127.0.0.1:{port}", "--timeout", seconds)
+    assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
+
+
 def test_an_ipv6_target_is_written_in_brackets() -> None:
     try:
         listener = ProbeListener("::1", 0, lambda: None)

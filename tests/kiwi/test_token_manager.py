@@ -93,6 +93,14 @@ class TestSentencesOfThePage:
             make().authorization()
         assert (caught.value.status, caught.value.exit_status) == (401, 77)
 
+    def test_a_refusal_without_a_service_id_says_that_it_is_missing(
+        self, endpoint: TokenEndpoint, make: Make
+    ) -> None:
+        endpoint.reply_with(raw(b"", 400))
+        with pytest.raises(AuthenticationError, match="without a service_id: set it") as caught:
+            make(service_id=None).authorization()
+        assert "None" not in str(caught.value)
+
     @pytest.mark.parametrize("status", [400, 401])
     def test_a_401_means_a_dead_refresh_token_and_the_secret_is_used_once(
         self, endpoint: TokenEndpoint, make: Make, clock: Clock, status: int

@@ -274,7 +274,16 @@ def test_status_of_something_else_than_a_worker() -> None:
         assert status("--url", f"http://127.0.0.1:{server.port}")[0] == 3
 
 
-@pytest.mark.parametrize("wrong", [[], ["--file", "x", "--url", "y"], ["--url", "https://x"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        ["--file", "x", "--url", "y"],
+        ["--url", "https://x"],
+        ["--url", "127.0.0.1:abc"],
+        ["--url", "http://[x"],
+    ],
+)
 def test_status_without_a_place_to_ask_is_a_usage_error(wrong: list[str]) -> None:
     assert status(*wrong)[0] == 2
 

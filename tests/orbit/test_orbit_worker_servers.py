@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import requests
 
-from kiwi_worker.errors import NotSent
+from kiwi_worker.errors import NotSent, UnreachableError
 from kiwi_worker.orbit import Client, OrbitWorker, http
 from kiwi_worker.orbit.servers import Credentials, Servers
 from kiwi_worker.orbit.wire import Refused
@@ -145,3 +145,9 @@ def test_when_all_servers_refuse_the_last_failure_is_told_and_the_first_is_next(
         servers.call(refuse, 10)
     assert asked == [0, 1, 2]
     assert servers.current == 0
+
+
+def test_a_server_that_cannot_be_reached_is_named_by_its_own_setting() -> None:
+    worker = greeter(["http://127.0.0.1:9"], start_limit=0.1)
+    with pytest.raises(UnreachableError, match="check server and that the server is up"):
+        worker.start()

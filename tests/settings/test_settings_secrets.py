@@ -26,10 +26,8 @@ HUNTER = "hunter2-the-secret"
 SECRETIVE: list[Callable[[], Settings]] = [
     lambda: KiwiSettings(auth_secret=Secret(HUNTER), jwt_key=Secret(HUNTER)),
     lambda: KiwiSettings.load({"auth_secret": HUNTER, "proxy": f"http://me:{HUNTER}@p:1"}, environ={}),
-    lambda: KiwiSettings.load(
-        environ={"KIWI_AUTH_SECRET": HUNTER, "KIWI_MIDDLEWARE_URL": f"https://{HUNTER}@m/x"}
-    ),
-    lambda: OrbitSettings.load(environ={"ORBIT_TOKEN": HUNTER, "ORBIT_SERVER": f"http://a:{HUNTER}@x:1"}),
+    lambda: KiwiSettings.load(environ={"KIWI_AUTH_SECRET": HUNTER, "KIWI_PROXY": f"https://{HUNTER}@m/x"}),
+    lambda: OrbitSettings.load(environ={"ORBIT_TOKEN": HUNTER, "KIWI_PROXY": f"http://a:{HUNTER}@x:1"}),
 ]
 
 
@@ -86,6 +84,7 @@ BAD: list[tuple[type[Settings], dict[str, Any]]] = [
     (KiwiSettings, {"proxy": f"socks://me:{HUNTER}@p"}),
     (KiwiSettings, {"proxy": f"http://me:{HUNTER}@p:port"}),
     (KiwiSettings, {"middleware_url": f"http://{HUNTER}:p w@p/"}),
+    (KiwiSettings, {"middleware_url": f"http://me:{HUNTER}@m/"}),
     (KiwiSettings, {"auth_secrt": HUNTER}),
     (OrbitSettings, {"token": f"{HUNTER} with space"}),
     (OrbitSettings, {"token": HUNTER + "\n"}),

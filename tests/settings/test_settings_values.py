@@ -200,7 +200,7 @@ class TestAddresses:
 
     @pytest.mark.parametrize(
         "url",
-        ["http://h", "https://h:1/p/q/", "http://u:p@h", "http://[::1]:80", "http://ä.example"],
+        ["http://h", "https://h:1/p/q/", "http://h/@x", "http://[::1]:80", "http://ä.example"],
     )
     def test_url(self, url: str) -> None:
         assert kiwi(MIDDLEWARE_URL=url).middleware_url == url
@@ -225,6 +225,12 @@ class TestAddresses:
     )
     def test_no_url(self, url: str) -> None:
         with pytest.raises(SettingsError, match=r"^KIWI_MIDDLEWARE_URL: is no address"):
+            kiwi(MIDDLEWARE_URL=url)
+
+    @pytest.mark.parametrize("url", ["http://u:p@h", "http://u@h/x"])
+    def test_a_url_with_a_user_only_for_a_proxy(self, url: str) -> None:
+        assert kiwi(PROXY=url).proxy == url
+        with pytest.raises(SettingsError, match=r"^KIWI_MIDDLEWARE_URL: must not hold a user name"):
             kiwi(MIDDLEWARE_URL=url)
 
     def test_the_scheme_is_in_small_letters(self) -> None:

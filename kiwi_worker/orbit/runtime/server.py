@@ -59,6 +59,9 @@ async def _run(options: RuntimeOptions, say: Say) -> None:
 @contextlib.asynccontextmanager
 async def serving(options: RuntimeOptions, say: Say) -> AsyncIterator[None]:
     """Serve while the block runs; what is served, and `ready`, was said before it begins."""
+    if options.grpc_addr is not None:
+        # imported here: grpcio is an extra of its own; and first of all, so that nothing is served without it
+        import kiwi_worker.orbit.runtime.rpc  # noqa: F401
     workflows = load_deployment(options.deploy)
     credentials = _credentials(options)
     for line in deployed_lines(workflows):
@@ -117,7 +120,6 @@ async def _serving_http(
 async def _serving_grpc(
     options: RuntimeOptions, driver: Driver, credentials: Credentials, say: Say
 ) -> AsyncIterator[None]:
-    # imported here: grpcio is an extra of its own
     from kiwi_worker.orbit.runtime.rpc import serving_grpc
 
     async with serving_grpc(options, driver, credentials) as (scheme, port):
