@@ -85,7 +85,7 @@ class Backlog:
                 self._sleep(own)
                 continue
             self.taken += 1
-            if self._room_wanted:
+            if self._room_wanted and self.is_low:
                 self.nudge()
             return item
 
@@ -95,7 +95,7 @@ class Backlog:
             item = self._items.popleft()
         except IndexError:
             return None
-        if self._room_wanted:
+        if self._room_wanted and self.is_low:
             self.nudge()
         return item
 

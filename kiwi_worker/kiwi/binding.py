@@ -38,6 +38,8 @@ _logger = logging.getLogger("kiwi_worker.kiwi")
 
 NOTIFY_LIMIT_SECONDS = 3.0
 NOTIFY_HEAD_START_SECONDS = 0.5
+FEEDBACK_FIRST_SECONDS = 0.5
+"""How long an answer waits at most for the feedback that was given before it."""
 FEEDBACK_FLUSH_SECONDS = 1.0
 LATE_FEEDBACK_FLUSH_SECONDS = 0.1
 """The same, when answers could not be delivered either, and time is short."""
@@ -271,7 +273,8 @@ class KiwiBinding:
         return report.body
 
     def report(self, report: Report, lane: Lane, limit_seconds: float) -> Verdict:
-        """Post an answer, and say what the middleware's answer to that means."""
+        """Post an answer, after the feedback of its request, and say what the middleware says to it."""
+        self.feedbacks.await_sent(report.key, FEEDBACK_FIRST_SECONDS)
         try:
             answer = lane.call("POST", "/worker/response", report.body, read_timeout=limit_seconds)
         except KiwiWorkerError as error:

@@ -59,7 +59,8 @@ class Feedbacks:
         self._limit = limit
         self._start = start
         self._changed = threading.Condition()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[str | None, bytes]] = deque()
+        self._unsent: dict[str | None, int] = {}
         self._running = False
         self._sending = False
         self._closed = False
@@ -80,10 +81,24 @@ class Feedbacks:
                 full = True
             else:
                 full = False
-                self._waiting.append(body)
+                self._waiting.append((rid, body))
+                self._unsent[rid] = self._unsent.get(rid, 0) + 1
                 self._wake()
         if full:
             self._drop("too much waits to be sent")
+
+    def await_sent(self, rid: str, seconds: float) -> None:
+        """Wait, no longer than that, until the feedback of a request was sent or dropped.
+
+        A caller that follows a call would not see what comes after its answer.
+        """
+        # One look without the lock: hardly any request gives feedback.
+        if rid not in self._unsent:
+            return
+        until = time.monotonic() + seconds
+        with self._changed:
+            while rid in self._unsent and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
 
     def flush(self, seconds: float) -> bool:
         """Wait until all is sent; False when the time was over first."""
@@ -102,6 +117,7 @@ class Feedbacks:
             self._closed = True
             self.dropped += len(self._waiting)
             self._waiting.clear()
+            self._unsent.clear()
             self._changed.notify_all()
             lane = self._lane
         if lane is not None:
@@ -117,12 +133,24 @@ class Feedbacks:
     def _serve(self) -> None:
         lane = self._lane = self._make_lane()
         try:
-            while (body := self._take()) is not None:
-                self._send(lane, body)
+            while (taken := self._take()) is not None:
+                rid, body = taken
+                try:
+                    self._send(lane, body)
+                finally:
+                    self._sent(rid)
         finally:
             lane.close()
 
-    def _take(self) -> bytes | None:
+    def _sent(self, rid: str | None) -> None:
+        with self._changed:
+            left = self._unsent.pop(rid, 1) - 1
+            if left:
+                self._unsent[rid] = left
+            else:
+                self._changed.notify_all()
+
+    def _take(self) -> tuple[str | None, bytes] | None:
         with self._changed:
             self._sending = False
             self._changed.notify_all()

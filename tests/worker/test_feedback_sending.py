@@ -56,6 +56,12 @@ def test_feedback_keeps_its_order(server: KiwiServer, new_worker: NewWorker) -> 
     assert [feedback["fc"] for feedback in server.feedbacks] == [str(number) for number in range(200)]
 
 
+def test_feedback_comes_before_the_answer_of_its_request(server: KiwiServer, new_worker: NewWorker) -> None:
+    with talker(new_worker, server, *map(str, range(50))):
+        server.assert_answered_once(server.enqueue("talk"), "success")
+        assert len(server.feedbacks) == 50
+
+
 @pytest.mark.parametrize(
     "content",
     [object(), {"a": object()}, "\ud800", {1, math.nan}.__iter__()],
