@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +282,9 @@ def test_a_worker_token_alone_is_warned_about(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING, "kiwi_worker.orbit.runtime"):
         server._credentials(RuntimeOptions(deploy=Path("d"), worker_token="w"))
     assert [record.action for record in caplog.records] == ["runtime_open"]  # type: ignore[attr-defined]
+
+
+def test_a_new_database_is_its_owner_s_alone(tmp_path: Path) -> None:
+    path = tmp_path / "orbit.db"
+    with contextlib.closing(SqliteStore(path)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -6,6 +6,7 @@ executions they were issued for.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,6 +81,8 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # inputs and outputs are in it: a new one is its owner's alone
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = self._open(path)
         except (sqlite3.Error, OSError) as error:
             raise SettingsError("db", f"cannot use {path}: {error}; is another runtime using it?") from None
