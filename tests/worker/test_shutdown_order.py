@@ -446,7 +446,8 @@ def test_a_process_that_waits_for_its_middleware_ends_by_a_signal() -> None:
         process.signal()
         status, output, errors = process.end()
     assert (status, output) == (0, "over\n")
-    assert "Traceback" not in errors
+    # The first try may have failed before the signal came, which is warned about.
+    assert all("http://127.0.0.1:9 was not sent" in line for line in errors.splitlines())
 
 
 def _listens_for_signals(pid: int) -> bool:
