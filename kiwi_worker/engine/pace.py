@@ -5,6 +5,10 @@ every further slot only takes the interpreter lock from it: measured, eight slot
 time of one for the same throughput. When calls wait (for a database, for a slow network), every slot is
 needed. So while work waits, a look every few milliseconds at the processor time used tells whether to wake
 another slot or to let one go to sleep. Nothing runs while nothing waits.
+
+That a processor is not fully used does not say that more slots would use it well: with short calls each of
+them also takes the lock from the others. So where calls are short, more slots stay only when more gets done
+with them.
 """
 
 from __future__ import annotations
@@ -28,6 +32,15 @@ SPREAD_SHARE = 1.3
 """Above this share, handlers run outside the interpreter lock: more slots help."""
 SHORT_SECONDS = 0.0005
 """Calls that end at this rate are so short that taking turns gains nothing."""
+FEW_PER_SECOND = 300
+"""Of calls that end so seldom there are too few to compare: every slot is wanted for them at once."""
+TRIAL_SECONDS = 0.02
+SETTLE_SECONDS = 0.005
+GAIN = 1.15
+"""By which factor more has to be done for more slots to stay."""
+FIRST_HOLD_SECONDS = 0.25
+LONGEST_HOLD_SECONDS = 4.0
+"""How long nothing is tried after a trial; longer after each that failed."""
 
 
 class Pace:
@@ -49,6 +62,8 @@ class Pace:
         self._starting = threading.Lock()
         self._running = False
         self._awake = False
+        self._hold_seconds = FIRST_HOLD_SECONDS
+        self._hold_until = 0.0
         backlog.wanted = min(slots, FEWEST)
         backlog.on_wait = self._work_waits
 
@@ -85,9 +100,39 @@ class Pace:
         passed = time.perf_counter() - since
         share = (time.process_time() - used) / passed
         short = (backlog.taken - taken) * SHORT_SECONDS > passed
-        if share < IDLE_SHARE or share > SPREAD_SHARE or not short:
-            backlog.wanted = min(self._slots, max(FEWEST, backlog.active) * 2)
-            for _ in range(backlog.wanted - backlog.active):
-                backlog.wake()
+        if share < IDLE_SHARE and (backlog.taken - taken) / passed > FEW_PER_SECOND:
+            self._try()
+        elif share < IDLE_SHARE or share > SPREAD_SHARE or not short:
+            self._want(max(FEWEST, backlog.active) * 2)
         elif share > BUSY_SHARE and backlog.wanted > FEWEST:
             backlog.wanted -= 1
+
+    def _want(self, slots: int) -> None:
+        backlog = self._backlog
+        backlog.wanted = min(self._slots, slots)
+        for _ in range(backlog.wanted - backlog.active):
+            backlog.wake()
+
+    def _try(self) -> None:
+        """Try twice as many slots, or half of them when all are at work, and keep what gets more done."""
+        if time.monotonic() < self._hold_until:
+            return
+        before = self._backlog.wanted
+        more = before < self._slots
+        rate = self._rate()
+        self._want(before * 2 if more else max(FEWEST, before // 2))
+        time.sleep(SETTLE_SECONDS)
+        better = self._rate() > rate * (GAIN if more else 1 / GAIN)
+        if not better:
+            self._want(before)
+        self._hold_seconds = (
+            FIRST_HOLD_SECONDS if better else min(LONGEST_HOLD_SECONDS, self._hold_seconds * 2)
+        )
+        if not (better and more):
+            self._hold_until = time.monotonic() + self._hold_seconds
+
+    def _rate(self) -> float:
+        """How much is taken in a second, measured for a moment."""
+        taken, since = self._backlog.taken, time.perf_counter()
+        time.sleep(TRIAL_SECONDS)
+        return (self._backlog.taken - taken) / (time.perf_counter() - since)
