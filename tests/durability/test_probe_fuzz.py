@@ -141,10 +141,23 @@ def test_a_million_packets_are_packets_or_none_and_leave_nothing_behind() -> Non
     assert blocks.grown() < FEW_BLOCKS, blocks
 
 
+def checked(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object; every value can be written again, also one that a later one of its name hides."""
+    json.dumps(pairs, ensure_ascii=False, allow_nan=False).encode()
+    return dict(pairs)
+
+
+def test_a_lone_surrogate_under_a_name_that_comes_twice_is_no_json() -> None:
+    packet = pull_signal("a").replace(b'"Message"', rb'"x":"\ud800","x":1,"Message"')
+    assert not is_packet(packet)
+    with pytest.raises(NotAPacket, match="not_json"):
+        packet_id(packet)
+
+
 def is_packet(data: bytes) -> bool:
     """Whether it is one, in the reading of another parser, which takes more for JSON than is."""
     try:
-        value = json.loads(data.decode())
+        value = json.loads(data.decode(), object_pairs_hook=checked)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return False

@@ -81,7 +81,9 @@ def test_report_70_work_that_was_left_is_1(server: KiwiServer, tmp_path: Path) -
 def test_report_70_bad_settings_are_78(
     server: KiwiServer, tmp_path: Path, settings: Mapping[str, Any]
 ) -> None:
-    (tmp_path / "module.py").write_text("from kiwi_worker import Worker\nworker = Worker()\n")
+    (tmp_path / "module.py").write_text(
+        "from kiwi_worker import Worker\nworker = Worker()\nworker.method('nothing')(lambda: None)\n"
+    )
     with running(
         "", server, tmp_path, arguments=("-m", "kiwi_worker", "run", "module"), **settings
     ) as program:
