@@ -159,7 +159,9 @@ class AsyncExecutor:
     async def _run(self, work: Work, make: Callable[[], Any]) -> None:
         try:
             outcome = outcome_of(Ending.RETURNED, await self._call(work, make), self._max_result_bytes)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises ends its call and no more
+        except BaseException as error:
+            if self._closing and isinstance(error, GeneratorExit):
+                raise  # a call that outlived its loop is thrown away, long answered
             outcome = self._outcome_of_error(work, error)
         self._finish(work, outcome)
 

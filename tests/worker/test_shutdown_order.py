@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import signal
 import threading
@@ -226,6 +228,38 @@ def test_at_the_end_of_the_grace_period_everything_held_is_answered(
     assert unclaimed not in [response["request_id"] for response in server.responses]
     assert sorted(cancelled) == ["async", "plain"]
     assert not server.refused_responses
+
+
+def test_a_handler_that_outlives_its_loop_is_thrown_away_without_a_word(
+    server: KiwiServer, new_worker: NewWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The interpreter throws it away whenever it likes, in the middle of anything: nothing may be done then.
+    worker = new_worker(server, grace_period=0)
+    closed: list[str] = []
+
+    @worker.method
+    async def swallowing() -> None:
+        try:
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(60)
+        finally:
+            closed.append("thrown away")
+
+    with worker:
+        request_id = server.enqueue("swallowing")
+        eventually(lambda: worker.running())
+        assert not worker.stop()
+    server.assert_answered_once(request_id, "failed")
+    caplog.clear()
+    worker._engine = None  # type: ignore[assignment]  # what a program does that lets go of its worker
+
+    def is_thrown_away() -> bool:
+        gc.collect()
+        return closed == ["thrown away"]
+
+    eventually(is_thrown_away)
+    assert [record.name for record in caplog.records if record.name.startswith("kiwi_worker")] == []
 
 
 def test_without_a_grace_period_handlers_are_cancelled_at_once(
