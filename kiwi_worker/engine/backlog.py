@@ -85,8 +85,8 @@ class Backlog:
                 self._sleep(own)
                 continue
             self.taken += 1
-            if self._room_wanted and self.is_low:
-                self.nudge()
+            if self._room_wanted:
+                self.nudge_if_low()
             return item
 
     def take_now(self) -> Any:
@@ -95,8 +95,8 @@ class Backlog:
             item = self._items.popleft()
         except IndexError:
             return None
-        if self._room_wanted and self.is_low:
-            self.nudge()
+        if self._room_wanted:
+            self.nudge_if_low()
         return item
 
     def _sleep(self, own: threading.Lock, surplus: bool = False) -> None:
@@ -145,10 +145,14 @@ class Backlog:
             finally:
                 self._room_wanted -= 1
 
-    @property
-    def is_low(self) -> bool:
-        """Whether less waits here than there is room for."""
-        return len(self._items) < self._room
+    def nudge_if_low(self) -> None:
+        """Let those who wait for room ask again, unless what waits here keeps them waiting anyway.
+
+        This is what the end of each message calls: a receiver that woke for every one of them would take the
+        interpreter lock from the slots each time.
+        """
+        if self._room_wanted and len(self._items) < self._room:
+            self.nudge()
 
     def nudge(self) -> None:
         """Let those who wait for room ask again."""

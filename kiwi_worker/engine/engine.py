@@ -140,7 +140,7 @@ class Engine:
             run_in_process=run_in_process,
             max_result_bytes=limits.max_result_bytes,
             resume=self._resume,
-            on_forgotten=lambda: self.slots.backlog.nudge(),
+            on_forgotten=lambda: self.slots.backlog.nudge_if_low(),
         )
         watch_forks(self.runner)
         self.slots = Slots(

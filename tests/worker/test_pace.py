@@ -1,15 +1,17 @@
-"""How many slots work at once: as many as get more done."""
+"""Who is awake while there is work: as many slots as get more done, and nobody else."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from worker_tools import eventually
 
 from kiwi_worker import Worker
+from kiwi_worker.engine.engine import Engine
 from kiwi_worker.testing import KiwiServer
 
 NewWorker = Callable[..., Worker]
@@ -39,3 +41,30 @@ def test_calls_that_wait_get_every_slot(server: KiwiServer, new_worker: NewWorke
             return most == 6
 
         eventually(all_at_once)
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+def test_the_receiver_sleeps_while_more_waits_than_there_is_room_for(
+    server: KiwiServer,
+    new_worker: NewWorker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    journaled: bool,
+) -> None:
+    # Woken by each answered message, it took the interpreter lock from the slots, for nothing.
+    asked, has_room = 0, Engine.has_room
+
+    def counted(engine: Engine) -> bool:
+        nonlocal asked
+        asked += threading.current_thread().name.endswith("-receiver")
+        return has_room(engine)
+
+    monkeypatch.setattr(Engine, "has_room", counted)
+    journal = str(tmp_path / "journal") if journaled else None
+    worker = new_worker(server, run_mode="eager", concurrency=1, journal=journal)
+    worker.method("hello")(lambda: "hello")
+    ids = [server.enqueue("hello") for _ in range(500)]
+    with worker:
+        for request_id in ids:
+            server.assert_answered_once(request_id, "success")
+        assert asked < 50
