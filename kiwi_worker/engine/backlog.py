@@ -17,30 +17,30 @@ __all__ = ["Backlog"]
 class Backlog:
     """A queue between one receiver and many slots.
 
+    Who takes an item while others wait lets one more slot work, so that there are soon as many at work as
+    there is work for, and never many more.
+
     Args:
         room: how many items may wait here before the receiver is to stop.
         start_slot: starts one more slot thread; False when all are there.
 
     Attributes:
-        wanted: how many slots may work at once; the pace of the slots sets it.
         active: how many slots work.
         taken: how many items were ever taken.
-        on_wait: called when an item waits although no slot may be woken for it.
         on_idle: called by a slot that found nothing to take, before it sleeps.
     """
 
     def __init__(self, room: int, start_slot: Callable[[], bool]) -> None:
         self._items: deque[Any] = deque()
         self._idle: list[threading.Lock] = []
+        self._all_started = False
         self._room = room
         self._room_changed = threading.Condition()
         self._room_wanted = 0
         self._start_slot = start_slot
         self._counting = threading.Lock()
-        self.on_wait: Callable[[], None] = lambda: None
         self.on_idle: Callable[[], None] = lambda: None
         self.closed = False
-        self.wanted = 1
         self.active = 0
         self.taken = 0
 
@@ -50,20 +50,14 @@ class Backlog:
     def extend(self, items: Iterable[Any]) -> None:
         """Put items at the end, and see to it that somebody takes them."""
         self._items.extend(items)
-        self._offer()
+        self._wake()
 
     def put_first(self, item: Any) -> None:
         """Put one item before all others."""
         self._items.appendleft(item)
-        self._offer()
+        self._wake()
         if self._room_wanted:
             self.nudge()
-
-    def _offer(self) -> None:
-        if self.active < self.wanted:
-            self.wake()
-        if self.active >= self.wanted or len(self._items) > 1:
-            self.on_wait()
 
     def take(self, own: threading.Lock) -> Any:
         """The next item; None once the backlog is closed and empty.
@@ -72,8 +66,9 @@ class Backlog:
             own: the lock the calling slot sleeps on; it is held when this is called, and when it returns.
         """
         while True:
-            if self.active > self.wanted and not self.closed:
-                self._sleep(own, surplus=True)
+            # First, since it takes its time: an item in hand would be overtaken by others meanwhile.
+            if len(self._items) > 1 and (self._idle or not self._all_started):
+                self._wake()
             try:
                 item = self._items.popleft()
             except IndexError:
@@ -99,13 +94,13 @@ class Backlog:
             self.nudge_if_low()
         return item
 
-    def _sleep(self, own: threading.Lock, surplus: bool = False) -> None:
+    def _sleep(self, own: threading.Lock) -> None:
         # Whoever takes a lock off the list counts its slot as active again: this thread, which saw
         # something to do after all, or the one that wakes it.
         with self._counting:
             self.active -= 1
             self._idle.append(own)
-            if (self._items and (not surplus or self.active < self.wanted)) or self.closed:
+            if self._items or self.closed:
                 self._idle.pop()
                 self.active += 1
                 return
@@ -116,20 +111,15 @@ class Backlog:
         with self._counting:
             self.active += 1
 
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Let one more slot work, the one that slept least; start one when none sleeps."""
         with self._counting:
             own = self._idle.pop() if self._idle else None
             self.active += own is not None
         if own is not None:
             own.release()
-        else:
-            self._start_slot()
-
-    @property
-    def has_idle(self) -> bool:
-        """Whether a slot sleeps."""
-        return bool(self._idle)
+        elif not self._all_started:
+            self._all_started = not self._start_slot()
 
     def wait_for_room(self, has_room: Callable[[], bool]) -> None:
         """Wait until `has_room` says so; it is asked again when something is taken or `nudge` is called.
@@ -165,7 +155,7 @@ class Backlog:
         self.closed = True
         self.nudge()
         while self._idle:
-            self.wake()
+            self._wake()
 
     def clear(self) -> list[Any]:
         """Take out everything."""

@@ -21,7 +21,6 @@ from kiwi_worker.engine.lookout import Lookout
 from kiwi_worker.engine.loop import AsyncExecutor
 from kiwi_worker.engine.outbox import Outbox
 from kiwi_worker.engine.outcomes import Ending, Outcome, outcome_of
-from kiwi_worker.engine.pace import Pace
 from kiwi_worker.engine.recovery import recover
 from kiwi_worker.engine.runner import Around, Runner
 from kiwi_worker.engine.slots import Slots
@@ -150,7 +149,6 @@ class Engine:
             # What was forgotten is noted with the next record, and none may come for long after a slot idles.
             self.slots.backlog.on_idle = journal.flush
             binding.on_dropped = journal.forgotten
-        self._pace = Pace(self.slots.backlog, limits.concurrency, start)
         self._receiver: threading.Thread | None = None
         self._receiver_lane: Any = None
         self._resuming: set[Work] = set()
@@ -325,7 +323,6 @@ class Engine:
         if not self._wait_for_handlers(end, hurry):
             self._cut_off()
         backlog.close()
-        self._pace.close()
         last_moment = max(end + FLUSH_SECONDS, time.monotonic() + LEAST_FLUSH_SECONDS)
         clean = self._deliver(last_moment) and self._all_finished
         self.crew.close()

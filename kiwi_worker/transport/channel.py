@@ -8,16 +8,18 @@ makes it so, and why it is still safe:
 - The header fields are bytes that are made once, and made again only when another `authorization` object
   is given. One `send` carries head and body: each system call gives up the interpreter lock and has to
   win it back, and two small writes would wait for each other on the wire.
-- A plain socket blocks in the kernel, with the kernel's time limits (SO_RCVTIMEO), set only when they
-  change. Python's own time-outs cost one more system call for every wait. Under TLS they are used, since
-  OpenSSL takes the kernel's limit for an error.
-- The kernel's limit is for one `recv`. Before each further one the clock is looked at, so that a server that
-  drips bytes cannot stretch a call.
+- A plain socket blocks in the kernel, with the kernel's time limits (SO_RCVTIMEO). Python's own time-outs
+  cost one more system call for every wait. Under TLS they are used, since OpenSSL takes the kernel's limit
+  for an error.
+- The limit is for one `recv`, and set only when it is longer than the call may take: after one that is over
+  too early comes another. The clock is looked at before each further one, so that a server that drips bytes
+  cannot stretch a call.
+- What cannot wait is done with the interpreter lock held (see `kiwi_worker.held`).
 - A server repeats its heads: only the date changes, once a second. A head seen before, byte for byte, was
   parsed by the strict parser and need not be parsed again; everything else goes to the strict `Reader`.
 - A kept connection is looked at before it is written to: a server may have closed it, or have sent
-  something that would be taken for the next answer. One poll of a prepared object costs half a
-  microsecond, which is why there is no exception for connections used a moment ago.
+  something that would be taken for the next answer. One poll costs half a microsecond, which is why
+  there is no exception for connections used a moment ago.
 """
 
 from __future__ import annotations
@@ -175,16 +177,16 @@ class Channel:
         now = monotonic()
         sock = connection.sock
         reused = sock is not None
-        if sock is None or (connection.readable(0) and connection.is_stale()):
+        if sock is None or (connection.readable() and connection.is_stale()):
             sock, reused, now = connection.open(), False, monotonic()
-        if connection.limit_seconds != read_timeout:
+        if not connection.limit_seconds <= read_timeout:
             connection.set_limit(read_timeout)
         if connection.interrupted:
             raise Interrupted
         self._deadline = now + read_timeout
         request, rest = self._request(verb, target, body)
         try:
-            sent = sock.send(request)
+            sent = connection.send(request)
         except OSError:
             # Nothing of it left this machine: a connection that was lost meanwhile is opened once more.
             self._sent = connection.sends_parts
@@ -192,13 +194,16 @@ class Channel:
                 raise
             sock = connection.open()
             connection.set_limit(read_timeout)
-            sent = sock.send(request)
+            sent = connection.send(request)
         self._sent = True
         if sent < len(request) or rest:
             early = self._send_rest(memoryview(request)[sent:], rest)
             if early is not None:
                 return early
-        data = sock.recv(_RECEIVE_BYTES)
+        try:
+            data = sock.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, TimeoutError):
+            data = self._receive(_RECEIVE_BYTES)
         end = data.find(b"\r\n\r\n") + 4
         raw = data[:end]
         known = self._known.get(raw)
@@ -259,12 +264,17 @@ class Channel:
         return connection.sock.send(piece)
 
     def _receive(self, size: int) -> bytes:
-        connection, remaining = self._connection, self._remaining_seconds()
-        # One that is hardly longer will do: the clock is looked at before each wait.
-        if not remaining <= connection.limit_seconds <= remaining + _SLACK_SECONDS:
-            connection.set_limit(remaining)
+        connection = self._connection
         assert connection.sock is not None
-        return connection.sock.recv(size)
+        while True:
+            remaining = self._remaining_seconds()
+            if not connection.limit_seconds <= remaining + _SLACK_SECONDS:
+                connection.set_limit(remaining)
+            try:
+                return connection.sock.recv(size)
+            except (BlockingIOError, TimeoutError):
+                # Only the shorter limit of an earlier call is over; it is of no use here.
+                connection.set_limit(self._remaining_seconds())
 
     def _remaining_seconds(self) -> float:
         remaining = self._deadline - monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import select
 import socket
 import struct
 import sys
@@ -11,6 +10,7 @@ import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from kiwi_worker import held
 from kiwi_worker.transport.failures import Interrupted, Unconnected
 from kiwi_worker.transport.heads import checked_seconds
 from kiwi_worker.transport.opening import new_connection, open_socket
@@ -27,9 +27,6 @@ _log = logging.getLogger("kiwi_worker.transport")
 # Equal to no number, so that whatever is asked for is set.
 _NO_LIMIT = float("nan")
 _KERNEL_LIMITS = sys.platform != "win32"
-_SO_MEMINFO = 55
-_NOTHING_UNREAD = bytes(4)
-_ESTABLISHED = b"\x01"
 
 
 class Connection:
@@ -38,7 +35,8 @@ class Connection:
     Attributes:
         sock: the open socket, or None.
         limit_seconds: the time limit now set for one wait for bytes; NaN when none is.
-        readable: call it with 0 to look whether the socket has something to read: bytes, or its end.
+        send: sends the bytes it is given, as far as they go; gives how many.
+        readable: tells whether the socket has something to read, bytes or its end, without waiting.
         sends_parts: whether a write that failed may have sent a part that the server understands. A plain
             socket has then sent nothing, and TLS no whole record; TLS inside TLS may have sent several.
         interrupted: set by `interrupt`, cleared by the user of the connection when it took notice.
@@ -47,7 +45,8 @@ class Connection:
     def __init__(self, endpoint: Endpoint, connect_timeout: float) -> None:
         self.sock: socket.socket | None = None
         self.limit_seconds = self._send_limit_seconds = _NO_LIMIT
-        self.readable: Callable[[int], object] = bool
+        self.send: Callable[[bytes], int] = len
+        self.readable: Callable[[], object] = bool
         self.sends_parts = False
         self.interrupted = False
         self._endpoint = endpoint
@@ -80,7 +79,13 @@ class Connection:
         if self._blocks_in_kernel:
             sock.settimeout(None)
         self.sends_parts = not isinstance(sock, socket.socket)
-        self.readable = _readable(sock)
+        if type(sock) is socket.socket:
+            self.send, self.readable = held.sender(sock), held.readable(sock)
+        else:
+            # Below TLS a poll may say yes, which is looked into. TLS inside TLS keeps bytes between its
+            # layers, where no poll sees them.
+            self.send = sock.send
+            self.readable = held.readable(sock) if isinstance(sock, socket.socket) else lambda: True
         self.limit_seconds = self._send_limit_seconds = _NO_LIMIT
         # First the socket, then the look at the flag; `interrupt` does it the other way round.
         self.sock = sock
@@ -174,34 +179,3 @@ def _end(sock: Any) -> None:
 
     # TLS inside TLS is no socket, but has one. The farewell of TLS belongs to the connection's own thread.
     end_tcp(sock if isinstance(sock, socket.socket) else sock.socket)
-
-
-def _readable(sock: socket.socket) -> Callable[[int], object]:
-    """A cheap question, made once per connection, whether something can be read without waiting."""
-    if not isinstance(sock, socket.socket):
-        # TLS inside TLS keeps bytes between its layers, where no poll sees them.
-        return lambda _: True
-    if _tells_its_state(sock):
-        # Unlike a poll, these two keep the interpreter lock, which another thread would take otherwise. The
-        # first tells of the end of the connection, the second of bytes.
-        ask = sock.getsockopt
-        return lambda _: (
-            ask(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED
-            or ask(socket.SOL_SOCKET, _SO_MEMINFO, 4) != _NOTHING_UNREAD
-        )
-    if sys.platform == "win32":
-        return lambda _: select.select([sock], [], [], 0)[0]
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return poll.poll
-
-
-def _tells_its_state(sock: socket.socket) -> bool:
-    """Whether the kernel tells the state of a connection and the memory of what is unread."""
-    try:
-        return sys.platform == "linux" and (
-            sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED
-            and len(sock.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4)) == 4
-        )
-    except OSError:
-        return False

@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -240,8 +241,25 @@ def test_a_connection_closed_while_idle_is_noticed_under_tls(
         for body in (b"1", b"2"):
             assert kept.call("POST", "/", body, authorization=None, read_timeout=5).status == 200
             if body == b"1":
-                wait_until(lambda: bool(kept._connection.readable(0)))
+                wait_until(lambda: bool(kept._connection.readable()))
     assert bodies == [b"1", b"2"]
+
+
+def test_the_shorter_limit_of_an_earlier_call_does_not_last_under_tls(
+    channel: Callable[..., Channel], authority: Authority, context: ssl.SSLContext
+) -> None:
+    def handle(peer: Peer) -> None:
+        peer.read_request()
+        peer.send(OK)
+        peer.read_request()
+        time.sleep(0.4)
+        peer.send(OK)
+
+    with serving(handle, context=context) as server:
+        kept = channel(server.url, ca_file=str(authority.file))
+        for seconds in (0.3, 10):
+            assert kept.call("POST", "/", b"1", authorization=None, read_timeout=seconds).status == 200
+        assert len(server.peers) == 1
 
 
 def test_an_end_without_farewell_is_no_end_of_a_body_under_tls(

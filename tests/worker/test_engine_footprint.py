@@ -46,7 +46,7 @@ def test_an_idle_worker_sleeps(server: KiwiServer) -> None:
         processes = {"lazy": one, "eager": other}
         for process in processes.values():
             assert process.line() == "started"
-        # So that every thread a worker may have is there: slots, the event loop, reporters, feedback, pace.
+        # So that every thread a worker may have is there: slots, the event loop, reporters, feedback.
         ids = [
             server.enqueue(method, worker_id=name) for method in ["hello", "later"] * 40 for name in processes
         ]

@@ -82,12 +82,6 @@ def _slot(rig: Rig, times: int) -> None:
     rig.call("hello")
 
 
-def _pace(rig: Rig, times: int) -> None:
-    rig.break_thread(rig.worker._engine._pace, "_look", times)  # type: ignore[union-attr]
-    for _ in range(50):
-        rig.server.enqueue("nap")
-
-
 def _heartbeat(rig: Rig, times: int) -> None:
     rig.break_thread(rig.worker._binding._heartbeat, "beat", times)  # type: ignore[union-attr]
 
@@ -132,7 +126,6 @@ def _loop(rig: Rig, times: int) -> None:
 THREADS: dict[str, Callable[[Rig, int], None]] = {
     "receiver": _receiver,
     "slot-1": _slot,
-    "pace": _pace,
     "heartbeat": _heartbeat,
     "probe": _probe,
     "feedback": _feedback,

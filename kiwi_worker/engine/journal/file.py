@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from kiwi_worker.errors import JournalError
+from kiwi_worker.held import Writer
 
 try:
     import fcntl
@@ -22,7 +23,6 @@ __all__ = ["JournalFile"]
 _APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _CHUNK_RECORDS: Final = 1000
 _fdatasync = getattr(os, "fdatasync", os.fsync)
-_write = os.write
 
 
 class JournalFile:
@@ -47,6 +47,7 @@ class JournalFile:
         self._fd = _open_locked(self.path)
         self.size = os.fstat(self._fd).st_size
         self.written = 0
+        self._writer = Writer()
         self._synced = 0
         # Held while the descriptor is synced or exchanged, so that it is not closed under a sync.
         self._sync_lock = threading.Lock()
@@ -58,7 +59,7 @@ class JournalFile:
 
     def append(self, data: bytes) -> None:
         """Add `data` at the end; on OSError a part of it may be there. On the path of every message."""
-        count = _write(self._fd, data)
+        count = self._writer.write(self._fd, data)
         if count != len(data):
             _write_all(self._fd, memoryview(data)[count:])
         self.size += len(data)

@@ -52,7 +52,7 @@ class Journal:
 
     Each record is written by the thread that has the news, with one plain `write()`: that survives the death
     of the process and costs microseconds. A power cut it survives with `sync`. (A memory-mapped file would be
-    faster still, but a disk that stalls would then stall the interpreter and not only the thread.)
+    hardly faster, and a full disk would then be a signal that ends the process.)
 
     It is one file. When most of it is past, it is replaced by a new one that holds what is still open, so no
     old entry keeps past ones alive and there is nothing to gather from several files. What is open is

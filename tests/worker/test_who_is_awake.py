@@ -43,6 +43,17 @@ def test_calls_that_wait_get_every_slot(server: KiwiServer, new_worker: NewWorke
         eventually(all_at_once)
 
 
+def test_calls_one_after_the_other_wake_one_slot(server: KiwiServer, new_worker: NewWorker) -> None:
+    worker = new_worker(server, run_mode="eager", concurrency=6)
+    worker.method("hello")(lambda: "hello")
+    with worker:
+        for _ in range(30):
+            server.assert_answered_once(server.enqueue("hello"), "success")
+            eventually(lambda: worker._engine is not None and not worker._engine.slots.busy)
+        assert worker._engine is not None
+        assert len(worker._engine.slots.states) == 1
+
+
 @pytest.mark.parametrize("journaled", [False, True])
 def test_the_receiver_sleeps_while_more_waits_than_there_is_room_for(
     server: KiwiServer,
