@@ -57,8 +57,11 @@ class Report:
         print(f"written to {RESULTS}")
 
     def _plot(self) -> None:
-        import matplotlib
-
+        try:
+            import matplotlib
+        except ModuleNotFoundError:
+            print("matplotlib is not installed: there is no plot")
+            return
         matplotlib.use("Agg")
         from matplotlib import pyplot
 

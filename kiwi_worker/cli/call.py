@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -100,11 +101,11 @@ def _split(target: str, *, fetched: bool) -> tuple[str | None, str]:
 def _params(pairs: Iterable[str], whole: str | None) -> Any:
     pairs = tuple(pairs)
     if whole is None:
-        return dict(_pair(text) for text in pairs)
+        return _named(pairs)
     if pairs:
         raise click.UsageError("give either KEY=VALUE pairs or --params, not both")
     try:
-        params = json.loads(whole, parse_constant=_refuse)
+        params = _value(whole)
     except ValueError as error:
         raise click.BadParameter(f"is no JSON: {error}", param_hint="--params") from None
     except RecursionError:
@@ -114,12 +115,21 @@ def _params(pairs: Iterable[str], whole: str | None) -> Any:
     return params
 
 
+def _named(pairs: Iterable[str]) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for key, value in map(_pair, pairs):
+        if key in params:
+            raise click.BadParameter(f"{key} is given twice", param_hint="[KEY=VALUE]...")
+        params[key] = value
+    return params
+
+
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="[KEY=VALUE]...")
     try:
-        return key, json.loads(value, parse_constant=_refuse)
+        return key, _value(value)
     except ValueError:
         return key, value
     except RecursionError:
@@ -128,8 +138,19 @@ def _pair(text: str) -> tuple[str, Any]:
         ) from None
 
 
+def _value(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} has no JSON form")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is larger than any number here")
+    return number
 
 
 def _show(items: Iterator[Feedback | Outcome], as_json: bool) -> Outcome:

@@ -28,7 +28,7 @@ def journal(file: str, as_json: bool, bodies: bool) -> None:
     try:
         report = _report(file, bodies=bodies)
     except JournalError as error:
-        click.echo(f"journal: {error}", err=True)
+        click.echo(f"kiwi-worker journal: {error}", err=True)
         sys.exit(error.exit_status)
     if as_json:
         click.echo(json.dumps(report))

@@ -59,7 +59,7 @@ def orbit_runtime(*, session_timeout: int, log_level: str, **given: Any) -> None
 
         server.run(options, click.echo)
     except KiwiWorkerError as error:
-        click.echo(f"orbit-runtime: {error}", err=True)
+        click.echo(f"kiwi-worker orbit-runtime: {error}", err=True)
         sys.exit(error.exit_status)
 
 

@@ -157,7 +157,7 @@ def _show(probing: Probing, target: tuple[str, int], tcp: bool) -> None:
     if probing.acknowledged:
         click.echo(f"ACK:{probing.packet_id} from {where} in {probing.round_trip_ms:.3f} ms")
     else:
-        click.echo(f"Error: no ACK from {where}: {probing.error}", err=True)
+        click.echo(f"kiwi-worker probe: no ACK from {where}: {probing.error}", err=True)
 
 
 def _show_summary(done: list[Probing]) -> None:

@@ -12,7 +12,7 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..joined import Joined
+from ..serving import Joined
 from .records import encode
 
 __all__ = ["Connection"]

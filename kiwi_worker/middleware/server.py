@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from ..errors import SettingsError
+from ..serving import listen
 from .app import Application
 from .authentication import Authentication
 from .client_side import ClientSide
@@ -44,7 +45,7 @@ def serve(settings: MiddlewareSettings, on_ready: Callable[[str], None]) -> None
     Raises:
         SettingsError: the address or the database cannot be used.
     """
-    listener = _listen(settings)
+    listener = listen(settings.host, settings.port)
     switch_interval = sys.getswitchinterval()
     # The event loop must not wait five milliseconds whenever the writer thread is at work.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -135,16 +136,6 @@ async def build(hub: Hub) -> Application:
     )
     described = encode(description(served))
     return Application(served)
-
-
-def _listen(settings: MiddlewareSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
-    except OSError as error:
-        raise SettingsError(
-            "port", f"cannot listen on {settings.host} port {settings.port}: {error}"
-        ) from None
 
 
 def _address(listener: socket.socket) -> str:

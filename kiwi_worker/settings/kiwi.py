@@ -52,7 +52,7 @@ class KiwiSettings(WorkerSettings):
     auth_secret_file: str | None = setting(
         InputFile("-"),
         "the file that holds the service's secret (-: standard input)",
-        note="It is read again before each request for a token.",
+        note="It is read again before each request for a token. Not together with auth_secret.",
     )
     jwt_key: Secret | None = setting(
         SecretText(), "the key that tokens are verified with (a shared secret, or a public key as PEM)"

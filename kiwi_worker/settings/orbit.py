@@ -35,7 +35,7 @@ class OrbitSettings(WorkerSettings):
     token_file: str | None = setting(
         InputFile("-"),
         "the file that holds the bearer token (-: standard input)",
-        note="It is read again when the runtime refuses the token.",
+        note="It is read again when the runtime refuses the token. Not together with token.",
     )
     runtime: str = setting(
         Text(), "the language this worker registers, matched against `using` in workflows", default="python"

@@ -66,7 +66,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     for name in ("other", "missing", ""):
         result = show(str(tmp_path / name))
         assert result.exit_code == 78
-        assert result.stderr.startswith("journal: journal ")
+        assert result.stderr.startswith("kiwi-worker journal: journal ")
 
 
 def test_the_command_is_read_only_for_an_empty_file(tmp_path: Path) -> None:

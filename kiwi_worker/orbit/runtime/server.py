@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
 
 from kiwi_worker.errors import SettingsError
-from kiwi_worker.joined import Joined
 from kiwi_worker.orbit.runtime.core import RuntimeCore
 from kiwi_worker.orbit.runtime.deployment import deployed_lines, load_deployment
 from kiwi_worker.orbit.runtime.driver import Driver
@@ -20,6 +18,7 @@ from kiwi_worker.orbit.runtime.http import HttpBinding
 from kiwi_worker.orbit.runtime.identities import Credentials, load_identities
 from kiwi_worker.orbit.runtime.options import RuntimeOptions
 from kiwi_worker.orbit.runtime.store import MemoryStore, SqliteStore, Store
+from kiwi_worker.serving import Joined, listen
 
 try:
     import uvicorn
@@ -97,7 +96,7 @@ def _store(options: RuntimeOptions) -> Store:
 async def _serving_http(
     options: RuntimeOptions, driver: Driver, credentials: Credentials, say: Say
 ) -> AsyncIterator[None]:
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     scheme = "http" if options.tls_cert is None else "https"
     host = f"[{options.host}]" if ":" in options.host else options.host
     try:
@@ -134,22 +133,6 @@ async def _started(server: uvicorn.Server, task: asyncio.Task[None]) -> None:
             task.result()
             raise SettingsError("host", "the HTTP server did not start")
         await asyncio.sleep(0.005)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    # Accepted connections inherit it: else the end of a long answer waits until the rest is acknowledged.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise SettingsError("port", f"cannot listen on {host}:{port}: {error.strerror}") from None
-    listener.setblocking(False)
-    return listener
 
 
 def _uvicorn_config(options: RuntimeOptions, app: HttpBinding) -> uvicorn.Config:
