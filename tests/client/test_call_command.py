@@ -129,7 +129,6 @@ def test_secret_from_a_file(middleware: MiddlewareProcess, tmp_path: Path) -> No
         (["demo/echo", "--timeout", "nan"], {}, 2, "no number of seconds"),
         (["demo/echo", "--ttl", "inf"], {}, 2, "no number of seconds"),
         (["demo/echo", "--params", '{"a": NaN}'], {}, 2, "NaN has no JSON form"),
-        (["demo/echo", "--params", '{"a": 1e999}'], {}, 2, "1e999 is larger than any number here"),
         (["demo/echo", "a=1", "b=2", "a=3"], {}, 2, "a is given twice"),
         (["demo/echo", "--params", "[" * 100_000], {}, 2, "--params: is nested too deep"),
         (["demo/echo", "a=" + "[" * 100_000], {}, 2, "the value of a is nested too deep"),

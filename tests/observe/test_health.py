@@ -131,7 +131,7 @@ def test_slots_that_take_nothing_are_not_live(new_worker: NewWorker) -> None:
         engine.slots.backlog._items.append(b'{"request_id": "1", "method": "hello"}')
         eventually(lambda: not worker.health().live)
         assert "none takes it" in reasons(worker)
-        engine.slots.backlog.wake()
+        engine.slots.backlog._wake()
         eventually(lambda: worker.health().healthy, lambda: reasons(worker))
 
 
