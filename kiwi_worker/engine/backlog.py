@@ -73,8 +73,7 @@ class Backlog:
                 item = self._items.popleft()
             except IndexError:
                 if self.closed:
-                    with self._counting:
-                        self.active -= 1
+                    self.left()
                     return None
                 self.on_idle()
                 self._sleep(own)
@@ -110,6 +109,11 @@ class Backlog:
         """A new slot begins to take items."""
         with self._counting:
             self.active += 1
+
+    def left(self) -> None:
+        """A slot takes no more items."""
+        with self._counting:
+            self.active -= 1
 
     def _wake(self) -> None:
         """Let one more slot work, the one that slept least; start one when none sleeps."""

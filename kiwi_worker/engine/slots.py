@@ -13,6 +13,7 @@ from kiwi_worker.engine.binding import Binding
 from kiwi_worker.engine.outcomes import Ending, outcome_of
 from kiwi_worker.engine.runner import Runner
 from kiwi_worker.engine.work import Work
+from kiwi_worker.errors import StartError
 
 __all__ = ["SlotState", "Slots"]
 
@@ -47,6 +48,7 @@ class Slots:
         start: starts a thread, with a task name and what it runs.
 
     Attributes:
+        limit: how many there may be; fewer than asked for where the system gives no more threads.
         states: what each slot that was started is at.
     """
 
@@ -65,21 +67,48 @@ class Slots:
         self._runner = runner
         self._may_poll = may_poll
         self._start = start
-        self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._started = 0
         self._polls = not binding.brings_batches
         self.backlog = Backlog(limit, self.start_one)
 
     def start_one(self) -> bool:
-        """Start one more slot; False when all are there."""
-        with self._lock:
-            if self._started >= self.limit:
-                return False
-            self._started += 1
-            number = self._started
+        """Start one more slot; False when all are there that there will be.
+
+        Raises:
+            StartError: not even the first can be started.
+        """
+        if not self._starting.acquire(blocking=False):
+            return True  # somebody else is at it
+        try:
+            return self._start_next()
+        finally:
+            self._starting.release()
+
+    def _start_next(self) -> bool:
+        if self._started >= self.limit:
+            return False
         self.backlog.joined()
-        self._start(f"slot-{number}", self._serve)
+        try:
+            self._start(f"slot-{self._started + 1}", self._serve)
+        except RuntimeError as error:
+            self.backlog.left()
+            self._settle_for_fewer(error)
+            return False
+        self._started += 1
         return True
+
+    def _settle_for_fewer(self, error: RuntimeError) -> None:
+        if not self._started:
+            raise StartError(f"no thread can be started to handle messages: {error}") from error
+        _logger.error(
+            "slot %d of %d cannot be started (%s): going on without; raise the limit of threads",
+            self._started + 1,
+            self.limit,
+            error,
+            extra={"action": "slots_missing"},
+        )
+        self.limit = self._started
 
     def start_all(self) -> None:
         """Start every slot."""

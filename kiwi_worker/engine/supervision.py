@@ -40,14 +40,23 @@ class Crew:
         self.restarts = 0
 
     def start(self, task: str, run: Callable[[], None]) -> threading.Thread:
-        """Run a task on a thread of its own until it returns."""
+        """Run a task on a thread of its own until it returns.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
         thread = threading.Thread(
             target=self._watch, args=(task, run), name=f"{self._name}-{task}", daemon=True
         )
         with self._lock:
             self._threads = [other for other in self._threads if other.is_alive() or other.ident is None]
             self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._threads.remove(thread)
+            raise
         return thread
 
     def close(self) -> None:

@@ -301,3 +301,50 @@ def test_a_token_refused_for_good_does_not_end_a_running_worker(
         refusing.disarm()
         server.assert_answered_once(request_id, "success", timeout=15)
         assert worker.failure is None
+
+
+def _allow_slots(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the system have threads for so many slots and no more."""
+    start = threading.Thread.start
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        _, is_slot, number = thread.name.rpartition("-slot-")
+        if is_slot and int(number) > most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+
+
+def test_a_worker_goes_on_with_the_slots_the_system_gives(
+    server: KiwiServer,
+    new_worker: NewWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _allow_slots(2, monkeypatch)
+    worker = new_worker(server, run_mode="eager", concurrency=6)
+    worker.method("nap")(lambda: time.sleep(0.01))
+    ids = [server.enqueue("nap") for _ in range(20)]
+    with worker:
+        for request_id in ids:
+            server.assert_answered_once(request_id, "success")
+        assert worker.stop()
+    assert actions(caplog.records).count("slots_missing") == 1
+    assert "slot 3 of 6 cannot be started (can't start new thread): going on without" in caplog.text
+
+
+def test_a_worker_without_a_single_slot_ends_with_an_error(
+    server: KiwiServer, new_worker: NewWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _allow_slots(0, monkeypatch)
+    worker = new_worker(server, run_mode="eager", grace_period=0.1)
+    worker.method("nap")(lambda: None)
+    with worker:
+        request_id = server.enqueue("nap")
+        eventually(lambda: worker.failure is not None)
+    assert "no thread can be started to handle messages" in str(worker.failure)
+    assert (
+        server.assert_answered_once(request_id, "error")["error_text"]
+        == "the worker stopped before it was run"
+    )
