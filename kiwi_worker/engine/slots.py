@@ -78,25 +78,19 @@ class Slots:
         Raises:
             StartError: not even the first can be started.
         """
-        if not self._starting.acquire(blocking=False):
-            return True  # somebody else is at it
-        try:
-            return self._start_next()
-        finally:
-            self._starting.release()
-
-    def _start_next(self) -> bool:
-        if self._started >= self.limit:
-            return False
-        self.backlog.joined()
-        try:
-            self._start(f"slot-{self._started + 1}", self._serve)
-        except RuntimeError as error:
-            self.backlog.left()
-            self._settle_for_fewer(error)
-            return False
-        self._started += 1
-        return True
+        # Nobody may pass by while another starts one: that one may be the asker itself, just begun.
+        with self._starting:
+            if self._started >= self.limit:
+                return False
+            self.backlog.joined()
+            try:
+                self._start(f"slot-{self._started + 1}", self._serve)
+            except RuntimeError as error:
+                self.backlog.left()
+                self._settle_for_fewer(error)
+                return False
+            self._started += 1
+            return True
 
     def _settle_for_fewer(self, error: RuntimeError) -> None:
         if not self._started:

@@ -79,3 +79,25 @@ def test_the_receiver_sleeps_while_more_waits_than_there_is_room_for(
         for request_id in ids:
             server.assert_answered_once(request_id, "success")
         assert asked < 50
+
+
+def test_a_slot_that_begins_before_its_start_is_over_starts_the_next_all_the_same(
+    server: KiwiServer, new_worker: NewWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, release = new_worker(server, run_mode="eager", concurrency=3), threading.Event()
+    worker.method("hold")(lambda: release.wait(20))
+    start = threading.Thread.start
+
+    def start_slowly(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.endswith("-slot-1"):
+            # As when the new thread gets the interpreter lock first: it may take a message meanwhile.
+            release.wait(0.3)
+
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
+    ids = [server.enqueue("hold") for _ in range(3)]
+    with worker:
+        eventually(lambda: len(worker.running()) == 3)
+        release.set()
+        for request_id in ids:
+            server.assert_answered_once(request_id, "success")
